@@ -24,6 +24,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
+    "analyze": Command("app.tools.analyze.command", "Search the configuration that does most within an SLO."),
     "backends": Command("app.commands.backends", "Install backends that run in an environment of their own."),
     "check": Command("app.commands.check", "Check the models of a repository without serving them."),
     "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),

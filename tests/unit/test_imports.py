@@ -68,6 +68,8 @@ app.routing: app.core app.core.config app.core.observability app.core.rollout ap
 app.settings: app.access app.core app.core.config app.core.observability app.native app.protocol
     app.transport
 app.tools:
+app.tools.analyze: app.tools.perf app.tools.perf.command app.tools.perf.generator app.tools.perf.report
+    nereid_client
 app.tools.perf: app.tools.perf.generator nereid_client
 app.tools.perf.command: app.tools.perf app.tools.perf.generator app.tools.perf.report nereid_client
 app.tools.perf.generator: nereid_client

@@ -1,0 +1,142 @@
+"""Loads of candidates on the running server, and what each was measured to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from app.tools.analyze.queue_model import Costs
+from app.tools.analyze.space import Axes, Candidate, configured
+from app.tools.perf import slo
+from app.tools.perf.bench import Bench, Progress
+from app.tools.perf.generator.job import Level
+from app.tools.perf.options import Options, PerfError
+from app.tools.perf.result import Result
+from nereid_client import Server, ServerError
+
+_CURVE_S: Final = 0.6
+_PROBE_S: Final = (1.0, 4.0)
+_PROBE_REQUESTS: Final = 200
+_FACTOR: Final = 1.25
+_LOAD_S: Final = 300.0
+_HARMLESS: Final = 0.02
+"""Failures of the curve that another process may cause."""
+
+
+@dataclass
+class Measured:
+    """What a candidate does: the highest rate that keeps the objective, and all loads that were tried."""
+
+    rate: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    mean_batch: float = 0.0
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+
+class Trials:
+    """A model whose configuration is changed by loads; `restore` loads that which it had."""
+
+    def __init__(
+        self, server: Server, options: Options, rules: Sequence[slo.Rule], progress: Progress
+    ) -> None:
+        self._server, self._options, self._rules, self.progress = server, options, rules, progress
+        self._applied: Candidate | None = None
+        self.config = server.model(options.model).described()[1]
+
+    def apply(self, candidate: Candidate) -> None:
+        """Load the model with a candidate's configuration; nothing is written.
+
+        Raises:
+            PerfError: the server does not load it.
+        """
+        if candidate == self._applied:
+            return
+        self.progress.tick(f"load {candidate}", 0, 1)
+        self._load(configured(self.config, candidate))
+        self._applied = candidate
+
+    def restore(self) -> None:
+        """Load the model as it was: by its files, or, if that is another one, by its configuration."""
+        if self._applied is None:
+            return
+        self._load(None)
+        if self._server.model(self._options.model).described()[1] != self.config:
+            self._load(self.config)
+        self._applied = None
+
+    def _load(self, config: Mapping[str, Any] | None) -> None:
+        model = self._options.model
+        try:
+            self._server.load(model, config, timeout=_LOAD_S)
+            self._server.wait_ready(model, timeout=_LOAD_S)
+        except ServerError as error:
+            hint = (
+                ": run it with --model-control-mode=explicit" if "explicit" in error.message.lower() else ""
+            )
+            raise PerfError(f"the server does not load '{model}': {error.message}{hint}") from None
+
+    def costs(self, axes: Axes) -> Costs:
+        """Measure executions: their time by rows and threads, and how instances slow each other down.
+
+        Raises:
+            PerfError: the model answers no request.
+        """
+        seconds: dict[int, dict[int, float]] = {}
+        outside: list[float] = []
+        for threads in axes.threads:
+            self.apply(Candidate(max(axes.batches), 0, 1, threads))
+            own = seconds.setdefault(threads, {})
+            for rows in sorted({max(batch, 1) for batch in axes.batches} | {1}):
+                result = self._alone(rows, 1)
+                if result.failed > _HARMLESS * result.requests or not result.rate:
+                    break  # more rows than the model takes
+                own[rows] = _execution_s(result)
+                outside.append(result.service.mean / 1e3 - own[rows])
+            if not own:
+                raise PerfError(f"the model answers no request: {', '.join(result.errors)}")
+        return Costs(seconds, self._slowdown(axes, seconds), max(min(outside), 0.0))
+
+    def _slowdown(self, axes: Axes, seconds: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
+        threads = axes.threads[0]
+        rows = max(rows for rows in seconds[threads] if rows <= 4)
+        found = {1: 1.0}
+        for instances in axes.instances:
+            if instances > 1:
+                self.apply(Candidate(rows if axes.batches != (0,) else 0, 0, instances, threads))
+                took = _execution_s(self._alone(rows, instances))
+                found[instances] = max(took / seconds[threads][rows], 1.0)
+        return found
+
+    def _alone(self, rows: int, concurrency: int) -> Result:
+        """Measure requests of so many rows in a closed loop."""
+        with Bench(replace(self._options, batch=rows), self.progress) as bench:
+            return bench.measure(Level("concurrency", concurrency), 1, _CURVE_S)
+
+    def rate(self, bench: Bench, candidate: Candidate, expected: float) -> Measured:
+        """Load a candidate and search the highest rate at which it keeps the objective."""
+        self.apply(candidate)
+        measured = Measured()
+
+        def keeps(rate: float) -> bool:
+            seconds = min(max(_PROBE_S[0], _PROBE_REQUESTS / rate), _PROBE_S[1])
+            result = bench.measure(Level("rate", rate), 1, seconds)
+            if slo.broken(self._rules, result):
+                return False
+            measured.points.append((result.rate, result.latency["p99"]))
+            measured.p50_ms, measured.p99_ms = result.latency["p50"], result.latency["p99"]
+            measured.mean_batch = result.server.mean_batch if result.server else 0.0
+            return True
+
+        found = slo.search(keeps, max(expected, 1.0), factor=_FACTOR, confirmations=1)
+        measured.rate = found.rate
+        return measured
+
+
+def _execution_s(result: Result) -> float:
+    """Return the seconds of an execution, as the server has counted them."""
+    share = result.server
+    if share is None or not share.requests:
+        raise PerfError("the server has no statistics of the model")
+    return (share.compute_input_us + share.compute_infer_us + share.compute_output_us) / 1e6

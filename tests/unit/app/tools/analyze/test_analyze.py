@@ -1,0 +1,166 @@
+"""The choice of a configuration: candidates, the model of the queue, what is measured, what is written."""
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from app.tools.analyze import report
+from app.tools.analyze.choice import explore, next_candidate, pareto
+from app.tools.analyze.command import Search, resumed
+from app.tools.analyze.queue_model import Costs, best_rate, latencies
+from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
+from app.tools.analyze.trials import Measured
+
+CONFIG: dict[str, Any] = {
+    "name": "m",
+    "backend": "onnxruntime",
+    "max_batch_size": 8,
+    "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": ["-1", 2]}],
+    "dynamic_batching": {"preferred_batch_size": [4], "max_queue_delay_microseconds": "100"},
+    "instance_group": [{"name": "m_0", "count": 2, "kind": "KIND_CPU"}],
+    "parameters": {"intra_op_thread_count": {"string_value": "3"}, "other": {"string_value": "x"}},
+}
+
+
+def test_candidates_are_all_combinations_that_differ() -> None:
+    found = Axes((1, 4), (0, 500), (1, 2)).candidates()
+    assert len(found) == 6  # a delay is of no use without batches
+    assert Candidate(1, 0, 2) in found and Candidate(1, 500, 1) not in found
+
+
+def test_candidate_changes_its_fields_alone() -> None:
+    assert present(CONFIG) == Candidate(8, 100, 2, 3)
+    made = configured(CONFIG, Candidate(4, 700, 1, 2))
+    assert present(made) == Candidate(4, 700, 1, 2) and CONFIG["max_batch_size"] == 8
+    assert "preferred_batch_size" not in made["dynamic_batching"]
+    assert (
+        made["parameters"]["other"] == {"string_value": "x"}
+        and made["instance_group"][0]["kind"] == "KIND_CPU"
+    )
+    assert present(configured(CONFIG, Candidate(1, 0, 1))) == Candidate(1, 0, 1, 3)
+    unbatched = {"max_batch_size": 0, "instance_group": [{"count": 1}]}
+    assert configured(unbatched, Candidate(0, 0, 3)) == {
+        "max_batch_size": 0,
+        "instance_group": [{"count": 3}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"ensemble_scheduling": {"step": [1]}}, "ensemble"),
+        ({"sequence_batching": {}}, "sequences"),
+        ({"model_transaction_policy": {"decoupled": True}}, "decoupled"),
+        ({}, ""),
+    ],
+)
+def test_models_that_cannot_be_searched(more: dict[str, Any], why: str) -> None:
+    assert why in unsuited({**CONFIG, **more}) and bool(unsuited({**CONFIG, **more})) == bool(why)
+
+
+FIXED = Costs({0: {1: 0.010, 2: 0.011, 4: 0.013, 8: 0.017}}, {1: 1.0, 2: 1.0, 4: 2.0}, 0.001)
+"""A model for which batches pay: 10 ms and 1 ms a row."""
+
+
+def test_latency_at_a_low_rate_is_an_execution_and_what_is_outside() -> None:
+    found = latencies(Candidate(8, 0, 1), FIXED, 0.5)
+    assert np.median(found) == pytest.approx(0.011, rel=1e-6) and len(found) == 2000
+    waiting = latencies(Candidate(8, 5000, 1), FIXED, 0.5)
+    assert np.median(waiting) == pytest.approx(0.016, rel=1e-6)  # nobody comes to fill the batch
+
+
+def test_simulated_queue_of_single_requests_is_that_of_theory() -> None:
+    """The mean wait of one server with fixed service times: load * time / 2 / (1 - load)."""
+    found = np.concatenate([latencies(Candidate(1, 0, 1), FIXED, 60, seed) for seed in range(20)])
+    assert found.mean() == pytest.approx(0.011 + 0.6 * 0.010 / 2 / 0.4, rel=0.1)
+
+
+def test_batches_and_instances_raise_the_rate_as_far_as_they_help() -> None:
+    rates = {c: best_rate(c, FIXED, {"p99": 60}) for c in Axes((1, 8), (0, 2000), (1, 2, 4)).candidates()}
+    assert 60 < rates[Candidate(1, 0, 1)] < 100
+    assert 300 < rates[Candidate(8, 0, 1)] < 470
+    assert rates[Candidate(8, 0, 2)] > 1.7 * rates[Candidate(8, 0, 1)]
+    assert rates[Candidate(8, 0, 4)] < 1.2 * rates[Candidate(8, 0, 2)]  # four slow each other down
+    assert best_rate(Candidate(8, 0, 1), FIXED, {"p99": 5}) == 0
+
+
+def test_costs_beyond_the_largest_batch_go_on_as_before() -> None:
+    assert FIXED.table(Candidate(10, 0, 4))[1:3] == [0.020, 0.022]
+    assert FIXED.table(Candidate(10, 0, 1))[-1] == pytest.approx(0.019)
+
+
+def grid_and_truth() -> tuple[dict[Candidate, float], dict[Candidate, float]]:
+    """Predictions of a 2 x 4 x 3 grid, and what candidates really do: half of it, and some noise."""
+    random = np.random.default_rng(3)
+    predicted = {
+        Candidate(batch, delay, instances): best_rate(Candidate(batch, delay, instances), FIXED, {"p99": 60})
+        for instances, batch, delay in product((1, 2), (1, 2, 4, 8), (0, 500, 2000))
+    }
+    return predicted, {c: 0.5 * rate * random.uniform(0.97, 1.03) for c, rate in predicted.items()}
+
+
+def test_few_measurements_find_nearly_the_best_of_a_grid() -> None:
+    predicted, truth = grid_and_truth()
+    measured: dict[Candidate, float] = {}
+    expectations = []
+
+    def measure(candidate: Candidate, expected: float) -> float:
+        expectations.append(expected / truth[candidate])
+        return truth[candidate]
+
+    explore(predicted, measured, measure, 4)
+    assert len(measured) <= 4 and max(measured.values()) >= 0.95 * max(truth.values())
+    assert expectations[0] > 1.8 and expectations[-1] < 1.1  # it learns what the server takes for itself
+
+
+def test_nothing_is_measured_that_cannot_be_the_best() -> None:
+    one, two, three = Candidate(1, 0, 1), Candidate(2, 0, 1), Candidate(4, 0, 1)
+    predicted = {one: 50.0, two: 90.0, three: 100.0}
+    assert next_candidate(predicted, {}) == three
+    assert next_candidate(predicted, {three: 100.0}) is None
+    assert next_candidate({**predicted, two: 99.0}, {three: 100.0}) == two
+    assert next_candidate({one: 0.0}, {}) is None
+
+
+def test_pareto_front() -> None:
+    points = {"a": [(100.0, 5.0), (200.0, 9.0)], "b": [(150.0, 4.0), (180.0, 20.0)]}
+    assert pareto(points) == [(150, 4.0, "b"), (200, 9.0, "a")]
+
+
+def test_configuration_is_written_as_text() -> None:
+    text = report.pbtxt(configured(CONFIG, Candidate(4, 700, 1)), ["one", "two"])
+    assert text.startswith("# one\n# two\n")
+    message = text_format.Parse(text, model_config_pb2.ModelConfig())
+    assert message.max_batch_size == 4 and message.dynamic_batching.max_queue_delay_microseconds == 700
+    assert list(message.input[0].dims) == [-1, 2] and message.instance_group[0].count == 1
+
+
+def test_page_has_the_front_and_the_configuration() -> None:
+    measured = {
+        Candidate(4, 0, 1): Measured(90, 1, 2, 3, [(50, 1.0), (90, 2.0)]),
+        Candidate(1, 0, 1): Measured(),
+    }
+    lines = report.rows({Candidate(4, 0, 1): 100.0}, measured, {Candidate(4, 0, 1): "best"})
+    assert lines[0][1:4] == ["100", "90", "1.00"] and lines[0][-1] == "best"
+    made = report.page("t", ["s"], lines, measured, 'name: "<m>"')
+    assert "Pareto front" in made and "&lt;m&gt;" in made
+
+
+def test_search_goes_on_with_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "analyze.json"
+    key = {"model": "m", "axes": Axes((1, 4), (0,), (1,))}
+    search = Search(
+        path, key, {Candidate(4, 0, 1): 10.0}, {Candidate(4, 0, 1): Measured(9.0, points=[(9.0, 1.0)])}
+    )
+    search.save()
+    again = resumed(path, key)
+    assert again.predicted == search.predicted and again.measured[Candidate(4, 0, 1)].rate == 9.0
+    assert resumed(path, {**key, "model": "other"}).measured == {}
+    path.write_text(json.dumps([]))
+    assert resumed(path, key).predicted == {}
