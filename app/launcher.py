@@ -1,7 +1,6 @@
 """Runs the server as a program: joins or starts a cluster, waits for the models, drains on a signal."""
 
 import signal
-import socket
 import threading
 import time
 from types import FrameType
@@ -9,7 +8,7 @@ from types import FrameType
 from app.console.console import Console
 from app.ray_adapter.cluster import join_or_start
 from app.ray_adapter.supervision import Supervisor
-from app.settings.errors import SettingsError
+from app.settings.ports import check_ports
 from app.settings.settings import SETTINGS, ServerSettings
 
 _POLL_S = 0.2
@@ -26,7 +25,7 @@ def run(settings: ServerSettings) -> int:
         ClusterError: there is no cluster.
         SettingsError: a port is taken.
     """
-    _check_ports(settings)
+    check_ports(settings)
     console = Console(settings)
     with console.ray_start():
         owned = join_or_start(
@@ -85,39 +84,3 @@ def _loaded(stop: threading.Event, console: Console) -> bool:
             return console.ended(table)
         time.sleep(_POLL_S)
     return True
-
-
-def _check_ports(settings: ServerSettings) -> None:
-    """Refuse a port that another program uses, unless `--reuse-http-port` or `--reuse-grpc-port` allows it.
-
-    SO_REUSEPORT alone would let two servers share a port without notice.
-
-    Raises:
-        SettingsError: a service cannot listen (tritonserver's text).
-    """
-    wanted = (
-        ("HTTP", settings.http.enabled, settings.http.address, settings.http.port, settings.http.reuse_port),
-        ("GRPC", settings.grpc.enabled, settings.grpc.address, settings.grpc.port, settings.grpc.reuse_port),
-        (
-            "Metrics",
-            settings.metrics.enabled,
-            settings.metrics.address or settings.http.address,
-            settings.metrics.port,
-            False,
-        ),
-        *(
-            (name, front.enabled, front.address, front.port, False)
-            for name, front in settings.clouds.fronts(settings.http).items()
-        ),
-    )
-    for service, allowed, address, port, shared in wanted:
-        if not allowed or port == 0:
-            continue
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))
-            try:
-                probe.bind((address, port))
-            except OSError as error:
-                taken = f"Unavailable - Socket '{address}:{port}' already in use"
-                raise SettingsError(f"failed to start {service} service: {taken}") from error

@@ -9,8 +9,10 @@ from typing import Final
 import msgspec
 
 from app.core.errors import InferError
+from app.core.statistics import CustomFamily
 from app.engine.local_channel import HERE, LocalChannel
 from app.transport.event_loop_thread import LoopThread
+from backends.python.api import metrics
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import labels_of, load_model
 from deployments.replica.materialize import LocalCopy, materialize_model
@@ -24,6 +26,15 @@ logger = logging.getLogger(__name__)
 _STOP_S: Final = 5.0
 """Time for each instance to end."""
 _POLL_S: Final = 0.01
+
+
+class _Handler(ReplicaHandler):
+    """The handler of a model that shares its process, whose custom metrics are not the model's alone."""
+
+    async def _custom_metrics(self) -> list[CustomFamily]:
+        found = await super()._custom_metrics()
+        of_process = {family[0] for family in metrics.snapshot()}
+        return [family for family in found if family.name not in of_process]
 
 
 class LocalReplica:
@@ -59,7 +70,7 @@ class LocalReplica:
     @classmethod
     async def _open(cls, local: LocalCopy, served: ServedModel) -> "LocalReplica":
         await served.open()
-        channel = LocalChannel(ReplicaHandler(served, node=HERE), served.model.name)
+        channel = LocalChannel(_Handler(served, node=HERE), served.model.name)
 
         def announce(ready: bool) -> None:
             channel.ready = ready

@@ -12,11 +12,13 @@ from app.core.errors import unavailable, unsupported
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.engine.local_replica import LocalApplications
 from app.engine.local_router import LocalPublisher
+from app.ingress.tracing.observer import Observer
 from app.routing.router import Router
 from app.settings.settings import ServerSettings
 from deployments.manager.catalog import Catalog
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import requested_by
+from deployments.manager.polling import Poller
 from deployments.manager.requests import Requests
 from deployments.model_store.cache import private_root as cache_root
 from deployments.model_store.config_overrides import ConfigOverrides
@@ -43,10 +45,12 @@ class LocalRepository:
 
     Attributes:
         lifecycle: the state of each model.
+        observers: of the fronts that are open; live settings are applied to them.
     """
 
     def __init__(self, settings: ServerSettings, applications: LocalApplications, router: Router) -> None:
         self._settings = settings
+        self.observers: list[Observer] = []
         limits = settings.model_store
         configs = ConfigOverrides(None, limits.config_override_bytes)
         files = Overrides(cache_root() / "overrides", limits.override_bytes)
@@ -58,6 +62,7 @@ class LocalRepository:
         )
         self._requests = Requests(self.lifecycle, self.catalog, configs, files)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._poller = Poller({})
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in the background."""
@@ -74,6 +79,7 @@ class LocalRepository:
         """
         lifecycle = self.lifecycle
         on_disk = await asyncio.to_thread(self.catalog.scan)
+        self._poller = Poller(await asyncio.to_thread(self.catalog.fingerprints, on_disk))
         names = self.catalog.startup_models(on_disk)
         await asyncio.gather(*(lifecycle.load_quietly(name) for name in names))
         lifecycle.all_loaded = all(e.loaded for e in lifecycle.effective if e.name in names)
@@ -118,10 +124,31 @@ class LocalRepository:
         """Refuse: rollouts need a cluster."""
         raise unsupported("there are no rollouts in a server of one process")
 
+    async def poll(self) -> list[str]:
+        """Load and unload models as the files of the repositories are now; return those that have changed."""
+        on_disk = await asyncio.to_thread(self.catalog.scan)
+        seen = await asyncio.to_thread(self.catalog.fingerprints, on_disk)
+        changed = self._poller.observe(seen)
+        present = {name for name, entry in on_disk.items() if not entry.ambiguous}
+        await asyncio.gather(*(self._apply(name, name in present) for name in changed))
+        return changed
+
+    @property
+    def settling(self) -> bool:
+        """Whether the last `poll` has found a change that the next one applies, unless files change again."""
+        return self._poller.settling
+
+    async def _apply(self, name: str, present: bool) -> None:
+        if present:
+            await self.lifecycle.load_quietly(name)
+        else:
+            await self.lifecycle.unload(name)
+
     async def configure(self, change: bytes, current: bytes) -> None:
         """Change live settings, see `RoutingPublisher.configure`."""
-        self._publisher.configure(change, current)
-        await self.lifecycle.publish()
+        live = self._publisher.configure(change, current)
+        for observer in self.observers:
+            observer.apply(live)
 
     async def close(self) -> None:
         """Wait for what runs in the background."""

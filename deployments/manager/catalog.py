@@ -14,7 +14,7 @@ from app.core.config.model_config import change_requires_reload
 from app.core.config.normalise import normalise
 from app.core.config.text import parse_config_json
 from app.core.config.version_policy import absent_versions, require_versions, served_versions
-from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+from app.core.errors import ErrorCode, InferError, internal, invalid_arg, not_found
 from app.core.identifiers import name_of, namespace_of
 from app.core.observability.log import LogConfig
 from app.core.rollout.spec import RolloutSpec
@@ -230,6 +230,28 @@ class Catalog:
         for mirror in self._mirrors:
             mirror.refresh()
         return layout.scan(self._namespaces)
+
+    def add_repository(self, path: str) -> None:
+        """Add a local repository.
+
+        Raises:
+            InferError: ALREADY_EXISTS for one that is known, INVALID_ARG for a path that is no directory.
+        """
+        if Path(path) in self._namespaces:
+            text = f"model repository '{path}' has already been registered"
+            raise InferError(ErrorCode.ALREADY_EXISTS, text)
+        if not Path(path).is_dir():
+            raise invalid_arg(f"failed to register '{path}', repository not found")
+        self._namespaces[Path(path)] = path if self._settings.repository.namespacing else ""
+
+    def remove_repository(self, path: str) -> None:
+        """Remove a repository, whose models are served on until they are unloaded.
+
+        Raises:
+            InferError: NOT_FOUND for one that is not known.
+        """
+        if self._namespaces.pop(Path(path), None) is None:
+            raise not_found(f"failed to unregister '{path}', repository not found")
 
     def identifiers(self, name: str) -> list[str]:
         """Return the identifiers of the models of a name: one, or one in each namespace that has it."""

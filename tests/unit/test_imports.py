@@ -22,10 +22,11 @@ app.core:
 app.core.config: app.core
 app.core.observability: app.core
 app.core.rollout: app.core
-app.engine: app.core app.core.rollout app.ingress app.ingress.client_memory app.ingress.service app.native
-    app.ray_adapter app.routing app.settings app.transport app.transport.channel app.transport.memory
-    backends.python.api deployments deployments.bls deployments.manager deployments.model_store
-    deployments.replica deployments.rollout deployments.scheduling.dynamic
+app.engine: app.access app.core app.core.observability app.core.rollout app.ingress app.ingress.access
+    app.ingress.client_memory app.ingress.metrics app.ingress.net app.ingress.service app.ingress.tracing
+    app.native app.ray_adapter app.routing app.settings app.transport app.transport.channel
+    app.transport.memory backends.python.api deployments deployments.bls deployments.manager
+    deployments.model_store deployments.replica deployments.rollout deployments.scheduling.dynamic
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
 app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.clouds app.ingress.compatible app.ingress.grpc app.ingress.metrics app.ingress.net
@@ -54,6 +55,8 @@ app.ingress.rest: app.core app.core.config app.core.observability app.ingress.ac
 app.ingress.service: app.access app.cache app.core app.core.config app.core.rollout app.ensemble
     app.ingress.client_memory app.rollout app.routing app.settings app.transport app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
+app.inprocess: app.core app.core.config app.core.observability app.engine app.ingress.metrics
+    app.protocol.http app.settings backends.python.api
 app.native: app.core
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.protocol app.protocol.http
@@ -133,6 +136,7 @@ deployments.scheduling.sequence: app.core app.core.config deployments.execution 
     deployments.scheduling.dynamic
 nereid:
 nereid.backend: app.core backends
+nereid.inprocess: app.core app.inprocess
 nereid_client:
 nereid_client.vision:
 """

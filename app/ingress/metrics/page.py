@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from app.core.identifiers import name_of, namespace_of
 from app.core.observability.metrics_config import MetricsConfig
+from app.core.statistics import CustomFamily
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
 from app.ingress.metrics.family import Labels, read_families
@@ -41,6 +42,7 @@ async def render(
     config: MetricsConfig = _DEFAULTS,
     machine: Machine | None = None,
     ingress: IngressReading | None = None,
+    custom: Iterable[CustomFamily] = (),
 ) -> bytes:
     """Return the body of `/metrics`.
 
@@ -49,6 +51,7 @@ async def render(
         config: which kinds of metrics are reported.
         machine: the machine of this node, None to leave it out.
         ingress: this process, None to leave it out.
+        custom: custom metrics that no replica reports.
     """
     entries = _counted(service)
     reports = await service.reports(entries, local=True)
@@ -67,8 +70,8 @@ async def render(
         () if ingress is None else ingress_families(ingress, config),
         () if machine is None else machine.read(),
     )
-    custom = (family for _, report in reports for family in report.custom)
-    return await _written(families, lambda taken: custom_metrics(custom, taken))
+    reported = chain(custom, (family for _, report in reports for family in report.custom))
+    return await _written(families, lambda taken: custom_metrics(reported, taken))
 
 
 def _counted(service: RoutedInferenceService) -> list[VersionEntry]:

@@ -364,7 +364,7 @@ def test_main_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("service", ["http", "grpc"])
 def test_port_in_use_is_refused_unless_reuse_is_allowed(service: str) -> None:
-    from app.launcher import _check_ports
+    from app.settings.ports import check_ports
 
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -373,8 +373,8 @@ def test_port_in_use_is_refused_unless_reuse_is_allowed(service: str) -> None:
         port = taken.getsockname()[1]
         flags = ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--{service}-port={port}"]
         with pytest.raises(SettingsError) as refused:
-            _check_ports(parsed(*flags))
-        _check_ports(parsed(*flags, f"--reuse-{service}-port=true"))
+            check_ports(parsed(*flags))
+        check_ports(parsed(*flags, f"--reuse-{service}-port=true"))
     assert str(refused.value) == (
         f"failed to start {service.upper()} service: Unavailable - Socket '127.0.0.1:{port}' already in use"
     )

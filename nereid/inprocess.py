@@ -1,0 +1,89 @@
+"""Nereid inside a program, by the names of Triton's in-process Python API: see docs/in_process.md.
+
+    import nereid.inprocess as tritonserver
+
+    with tritonserver.Server(model_repository="/models") as server:
+        for response in server.model("simple").infer(inputs={"INPUT0": array, "INPUT1": array}):
+            print(numpy.from_dlpack(response.outputs["OUTPUT0"]))
+"""
+
+from nereid.internals import load_internals
+
+load_internals()
+
+# After the call, which decides whose packages these are.
+from app.core.installation import server_version  # noqa: E402
+from app.inprocess.errors import (  # noqa: E402
+    AlreadyExistsError,
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    TritonError,
+    UnavailableError,
+    UnknownError,
+    UnsupportedError,
+)
+from app.inprocess.fronts import KServeGrpc, KServeHttp, Metrics  # noqa: E402
+from app.inprocess.inference import InferenceRequest, InferenceResponse  # noqa: E402
+from app.inprocess.kinds import (  # noqa: E402
+    DataType,
+    DLDeviceType,
+    InstanceGroupKind,
+    LogFormat,
+    LogLevel,
+    MemoryType,
+    MetricFormat,
+    MetricKind,
+    ModelBatchFlag,
+    ModelControlMode,
+    ModelTxnPropertyFlag,
+    RateLimitMode,
+    RequestFlag,
+)
+from app.inprocess.metrics import Metric, MetricFamily  # noqa: E402
+from app.inprocess.model import Model  # noqa: E402
+from app.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterResource  # noqa: E402
+from app.inprocess.server import ModelDictionary, Server  # noqa: E402
+from app.inprocess.tensors import MemoryBuffer, Tensor  # noqa: E402
+
+__version__ = server_version()
+__all__ = [
+    "AlreadyExistsError",
+    "CancelledError",
+    "DLDeviceType",
+    "DataType",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InstanceGroupKind",
+    "InternalError",
+    "InvalidArgumentError",
+    "KServeGrpc",
+    "KServeHttp",
+    "LogFormat",
+    "LogLevel",
+    "MemoryBuffer",
+    "MemoryType",
+    "Metric",
+    "MetricFamily",
+    "MetricFormat",
+    "MetricKind",
+    "Metrics",
+    "Model",
+    "ModelBatchFlag",
+    "ModelControlMode",
+    "ModelDictionary",
+    "ModelLoadDeviceLimit",
+    "ModelTxnPropertyFlag",
+    "NotFoundError",
+    "Options",
+    "RateLimitMode",
+    "RateLimiterResource",
+    "RequestFlag",
+    "Server",
+    "Tensor",
+    "TritonError",
+    "UnavailableError",
+    "UnknownError",
+    "UnsupportedError",
+]
