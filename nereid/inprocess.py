@@ -1,10 +1,10 @@
 """Nereid inside a program, by the names of Triton's in-process Python API: see docs/in_process.md.
 
-    import nereid.inprocess as tritonserver
+import nereid.inprocess as tritonserver
 
-    with tritonserver.Server(model_repository="/models") as server:
-        for response in server.model("simple").infer(inputs={"INPUT0": array, "INPUT1": array}):
-            print(numpy.from_dlpack(response.outputs["OUTPUT0"]))
+with tritonserver.Server(model_repository="/models") as server:
+    for response in server.model("simple").infer(inputs={"INPUT0": array, "INPUT1": array}):
+        print(numpy.from_dlpack(response.outputs["OUTPUT0"]))
 """
 
 from nereid.internals import load_internals

@@ -27,6 +27,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "analyze": Command("app.tools.analyze.command", "Search the configuration that does most within an SLO."),
     "backends": Command("app.commands.backends", "Install backends that run in an environment of their own."),
     "check": Command("app.commands.check", "Check the models of a repository without serving them."),
+    "dev": Command(
+        "app.commands.dev", "Serve models in one process, and load them again when files are saved."
+    ),
     "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
     "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),
     "rollout": Command("app.commands.rollout", "Show, change and compare rollouts of new versions."),

@@ -22,13 +22,12 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, cast
 
-import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.datatypes import DATATYPES
-from app.core.inference import Call, Sink
+from app.core.errors import invalid_arg
+from app.core.inference import Sink
 from app.core.private_files import private_root
 from app.core.tensors import (
     InferRequest,
@@ -36,18 +35,18 @@ from app.core.tensors import (
     Parameters,
     RequestedOutput,
     SequenceId,
-    Tensor,
-    failed,
 )
+from app.engine.arrays import Arrays, arrays, only, settle, tensor_of
 from app.engine.calls import LocalCalls
 from app.engine.local_replica import LocalApplications
 from app.engine.local_router import LocalRouter
 from app.engine.repository import LocalRepository
+from app.engine.sent import Received, SentRequest
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.routed import RoutedInferenceService
 from app.native.choice import is_native
 from app.routing.manager_client import ManagerClient
-from app.routing.table import VersionEntry
+from app.routing.table import RoutingTable, VersionEntry
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from app.transport.event_loop_thread import LoopThread
@@ -57,7 +56,6 @@ from deployments.bls.service import Connection
 
 logger = logging.getLogger(__name__)
 
-Arrays = dict[str, npt.NDArray[Any]]
 _CLOSE_S: Final = 60.0
 
 
@@ -74,6 +72,7 @@ class Engine:
         plane: the thread that answers requests.
         service: the interface under the fronts; used on the thread's loop.
         repository: loads and unloads; used on the thread's loop.
+        connection: for calls between models.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -110,9 +109,9 @@ class Engine:
         regions = os.path.join(private_root(), f"regions-{secrets.token_hex(8)}")
         shared_memory = SharedMemory(regions, settings.devices.allow_client_shm)
         self.service = RoutedInferenceService(settings, self._router, self.repository, shared_memory)
-        connection = Connection(self._router, cast(ManagerClient, self.repository))
-        self._router.ensembles = connection.ensembles = self.service.ensembles
-        self._calls = LocalCalls(self.plane, connection)
+        self.connection = Connection(self._router, cast(ManagerClient, self.repository))
+        self._router.ensembles = self.connection.ensembles = self.service.ensembles
+        self._calls = LocalCalls(self.plane, self.connection)
 
     def start(self) -> None:
         """Load the models of the start. Blocks.
@@ -192,7 +191,7 @@ class Engine:
         """
         responses: SimpleQueue[InferResponse] = SimpleQueue()
         self.send(self.request(model, inputs, **options), responses.put)
-        return arrays(_only(responses))
+        return arrays(only(responses))
 
     def submit(self, model: str, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> "Future[Arrays]":
         """As `infer`, but return a future at once; cancelling it cancels the request."""
@@ -202,7 +201,7 @@ class Engine:
         def put(response: InferResponse) -> None:
             received.append(response)
             if response.final and future.set_running_or_notify_cancel():
-                _settle(future, received)
+                settle(future, received)
 
         cancel = self.send(self.request(model, inputs, **options), put)
         future.add_done_callback(lambda done: cancel() if done.cancelled() else None)
@@ -214,18 +213,18 @@ class Engine:
         Raises:
             InferError: from the iterator; the request failed.
         """
-        responses: SimpleQueue[InferResponse] = SimpleQueue()
-        cancel = self.send(self.request(model, inputs, **options), responses.put)
+        received = Received()
+        received.cancel = self.send(self.request(model, inputs, **options), received.put)
         final = False
         try:
             while not final:
-                response = responses.get()
+                response = received.next()
                 final = response.final
                 if not response.is_end_of_stream:
                     yield arrays(response)
         finally:
             if not final:
-                cancel()
+                received.cancel()
 
     def request(
         self,
@@ -260,13 +259,11 @@ class Engine:
             InferError: the model is not served.
         """
         known = self._router.resolve(model, version).inputs
-        tensors = tuple([_tensor(name, value, known) for name, value in inputs.items()])
-        wanted = tuple([RequestedOutput(name) for name in outputs])
         return InferRequest(
             model,
             version,
-            tensors,
-            wanted,
+            tuple([tensor_of(name, value, known.get(name)) for name, value in inputs.items()]),
+            tuple([RequestedOutput(name) for name in outputs]),
             request_id,
             parameters or {},
             sequence_id,
@@ -281,9 +278,30 @@ class Engine:
 
         It gets every response; the last one is final, and always comes.
         """
-        sent = _Sent(self, request, sink)
+        sent = SentRequest(self.service, request, sink)
         self.plane.loop.call_soon_threadsafe(sent.start)
         return partial(self._on_loop_soon, sent.cancel)
+
+    def execute_together(
+        self, model: str, requests: Sequence[InferRequest]
+    ) -> "list[SimpleQueue[InferResponse]]":
+        """Execute requests of a model in one batch, at once; return the queues of their responses.
+
+        Raises:
+            InferError: see `ServedModel.execute_together`; INVALID_ARG for an ensemble.
+        """
+        replica = self._applications.replicas.get(self.entry(model).application)
+        if replica is None:
+            raise invalid_arg(f"model '{model}' executes no batches of its own")
+        queues: list[SimpleQueue[InferResponse]] = [SimpleQueue() for _ in requests]
+        given = [(request, queue.put) for request, queue in zip(requests, queues, strict=True)]
+        self.on_loop(lambda: replica.served.execute_together(given))
+        return queues
+
+    @property
+    def table(self) -> RoutingTable:
+        """The present routing table."""
+        return self._router.table
 
     def _on_loop_soon(self, call: Callable[[], None]) -> None:
         self.plane.loop.call_soon_threadsafe(call)
@@ -299,70 +317,3 @@ class Engine:
     def entry(self, name: str, version: str = "") -> VersionEntry:
         """Return the version that would answer a request; raise `InferError` if there is none."""
         return self._router.resolve(name, version)
-
-
-class _Sent:
-    """A request on its way to the engine's thread."""
-
-    def __init__(self, engine: Engine, request: InferRequest, sink: Sink) -> None:
-        self._service = engine.service
-        self._request = request
-        self._sink = sink
-        self._call: Call | None = None
-        self._cancelled = False
-
-    def start(self) -> None:
-        """Submit the request, on the loop."""
-        request = self._request
-        try:
-            entry = self._service.resolve(request.model_name, request.model_version)
-            self._call = self._service.submit(entry, request, self._sink)
-        except Exception as error:
-            self._sink(failed(error, request.id))
-            return
-        if self._cancelled:
-            self._call.cancel()
-
-    def cancel(self) -> None:
-        """Cancel the request, on the loop."""
-        self._cancelled = True
-        if self._call is not None:
-            self._call.cancel()
-
-
-def arrays(response: InferResponse) -> Arrays:
-    """Return the outputs of a response by name.
-
-    Raises:
-        InferError: the request failed.
-    """
-    response.raise_error()
-    return {tensor.name: tensor.array() for tensor in response.outputs}
-
-
-def _only(responses: "SimpleQueue[InferResponse]") -> InferResponse:
-    """Wait for all responses; return the failed one, or the first."""
-    first = response = responses.get()
-    while not response.final:
-        response = responses.get()
-        if response.failure is not None:
-            return response
-    return first
-
-
-def _settle(future: "Future[Arrays]", received: Sequence[InferResponse]) -> None:
-    failure = next((response for response in received if response.failure is not None), received[0])
-    try:
-        future.set_result(arrays(failure))
-    except Exception as error:
-        future.set_exception(error)
-
-
-def _tensor(name: str, values: npt.ArrayLike, known: Mapping[str, Any]) -> Tensor:
-    """Wrap values as a tensor; plain lists get the data type that the model declares."""
-    spec = known.get(name)
-    datatype = "" if spec is None else spec.datatype
-    if not isinstance(values, np.ndarray | np.generic) and datatype not in ("", "BYTES", "BF16"):
-        values = np.asarray(values, dtype=DATATYPES[datatype].dtype)
-    array = np.asarray(values)
-    return Tensor.from_array(name, array, "BF16" if datatype == "BF16" and array.dtype == np.uint16 else "")

@@ -46,7 +46,7 @@ class LocalReplica:
         """Use `load` instead."""
         self.channel = channel
         self._local = local
-        self._served = served
+        self.served = served
         self._readiness = readiness
 
     @classmethod
@@ -82,8 +82,8 @@ class LocalReplica:
 
     def description(self, spec: ModelSpec) -> Description:
         """Describe the load of a spec; reads the labels of classes."""
-        spec = msgspec.structs.replace(spec, config=self._served.instances.declared)
-        return Description(spec, self._served.config.SerializeToString(), labels_of(self._served.model))
+        spec = msgspec.structs.replace(spec, config=self.served.instances.declared)
+        return Description(spec, self.served.config.SerializeToString(), labels_of(self.served.model))
 
     async def close(self, grace_s: float) -> None:
         """Unload once no request is in flight, or after some seconds."""
@@ -93,7 +93,7 @@ class LocalReplica:
             await asyncio.sleep(_POLL_S)
         self.channel.close()
         self._readiness.stop()
-        await asyncio.to_thread(self._served.close, _STOP_S)
+        await asyncio.to_thread(self.served.close, _STOP_S)
         self._local.release()
 
 

@@ -5,10 +5,11 @@ import glob
 import logging
 import os
 import secrets
+import time
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from app.core.errors import unavailable, unsupported
+from app.core.errors import InferError, unavailable, unsupported
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.engine.local_replica import LocalApplications
 from app.engine.local_router import LocalPublisher
@@ -31,6 +32,22 @@ logger = logging.getLogger(__name__)
 
 _NOBODY: Final = ("", "")
 """The application of the ingresses, of which there are none."""
+
+
+class Applied(NamedTuple):
+    """What was done with a model whose files have changed.
+
+    Attributes:
+        name: its identifier.
+        present: whether it is still there, and was loaded; else it was unloaded.
+        seconds: that took.
+        error: why it could not be loaded; "" for a success.
+    """
+
+    name: str
+    present: bool
+    seconds: float
+    error: str = ""
 
 
 class LocalRepository:
@@ -124,25 +141,36 @@ class LocalRepository:
         """Refuse: rollouts need a cluster."""
         raise unsupported("there are no rollouts in a server of one process")
 
-    async def poll(self) -> list[str]:
-        """Load and unload models as the files of the repositories are now; return those that have changed."""
+    async def poll(self) -> list[Applied]:
+        """Load and unload models as the files of the repositories are now; return what was done.
+
+        With `startup_models`, only models that are known already are loaded.
+        """
         on_disk = await asyncio.to_thread(self.catalog.scan)
         seen = await asyncio.to_thread(self.catalog.fingerprints, on_disk)
         changed = self._poller.observe(seen)
         present = {name for name, entry in on_disk.items() if not entry.ambiguous}
-        await asyncio.gather(*(self._apply(name, name in present) for name in changed))
-        return changed
+        wanted = {*self.catalog.startup_models(on_disk), *self.lifecycle.entries}
+        applied = (self._apply(name, name in present) for name in changed if name in wanted)
+        return list(await asyncio.gather(*applied))
 
     @property
     def settling(self) -> bool:
         """Whether the last `poll` has found a change that the next one applies, unless files change again."""
         return self._poller.settling
 
-    async def _apply(self, name: str, present: bool) -> None:
-        if present:
-            await self.lifecycle.load_quietly(name)
-        else:
-            await self.lifecycle.unload(name)
+    async def _apply(self, name: str, present: bool) -> Applied:
+        lifecycle, began, failure = self.lifecycle, time.monotonic(), ""
+        if not present:
+            await lifecycle.unload(name)
+            return Applied(name, present, time.monotonic() - began)
+        try:
+            failure = await lifecycle.load(name, None)
+        except Exception as error:
+            lifecycle.refuse(name, error)
+            failure = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
+        await lifecycle.publish()
+        return Applied(name, present, time.monotonic() - began, failure)
 
     async def configure(self, change: bytes, current: bytes) -> None:
         """Change live settings, see `RoutingPublisher.configure`."""

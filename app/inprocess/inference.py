@@ -4,18 +4,18 @@ import asyncio
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from app.core.errors import ErrorCode, Failure
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.core.tensors import Tensor as WireTensor
 from app.engine.engine import Engine
+from app.engine.sent import MAX_WAITING
 from app.inprocess.errors import InvalidArgumentError, TritonError, error_of, triton_errors
 from app.inprocess.kinds import RequestFlag
 from app.inprocess.tensors import Device, Tensor
-
-MAX_WAITING: Final = 16384
-"""Responses of a request that wait to be read; with more, it is cancelled."""
 
 
 class Addressed(Protocol):
@@ -76,6 +76,8 @@ class InferenceRequest:
 
 
 def _wire(name: str, value: Any) -> WireTensor:
+    if isinstance(value, np.ndarray):
+        return WireTensor.from_array(name, value)
     return Tensor.from_object(value).wire(name)
 
 

@@ -146,7 +146,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(source: Any) -> "Tensor":
-        """Return a tensor of the memory of an object with `__dlpack__`, without a copy."""
+        """Return a tensor of an object with `__dlpack__`; its memory is not copied, unless it is small."""
         with triton_errors():
             found = ModelTensor.from_dlpack("", source)
             if found.is_cpu():
@@ -174,7 +174,7 @@ class Tensor:
 
     def wire(self, name: str) -> WireTensor:
         """Return the tensor in the form of the server; from another device, a copy."""
-        host = self.to_host()
+        host = self if self.memory_buffer.on_host else self.to_host()
         data: Buffer = host.memory_buffer.owner
         return WireTensor(name, host.data_type.name, tuple(host.shape), data)
 

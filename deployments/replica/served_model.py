@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.request_check import RequestChecker
-from app.core.errors import FailureReason, InferError
+from app.core.errors import FailureReason, InferError, invalid_arg
 from app.core.inference import Sink
 from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
@@ -110,6 +110,23 @@ class ServedModel:
         if self._times_first:
             self._awaiting_first.add(pending)
         return lambda: self._cancel(pending)
+
+    def execute_together(self, requests: Sequence[tuple[InferRequest, Sink]]) -> None:
+        """Execute requests in one batch at once, past the scheduler's policy: for unit tests of a model.
+
+        Raises:
+            InferError: INVALID_ARG for requests that cannot be one batch, UNAVAILABLE if no instance is free.
+        """
+        made = self.scheduler.request_class
+        checked = [(infer, sink, self._responses, self._checker.check(infer)) for infer, sink in requests]
+        pending = [made(*each) for each in checked]
+        rows, largest = sum(each.rows for each in pending), self.config.max_batch_size
+        if len(pending) > 1 and rows > largest:
+            raise invalid_arg(f"{rows} rows are more than max_batch_size, {largest}, of '{self.model.name}'")
+        self.scheduler.execute_together(pending)
+        for each in pending:
+            self._in_flight.add(each)
+            each.accepted = True
 
     async def open(self) -> None:
         """Start to execute submitted requests."""

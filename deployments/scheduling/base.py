@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 
+from app.core.errors import unavailable
 from app.core.statistics import Statistics
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
@@ -65,6 +66,18 @@ class Scheduler(ABC):
     @abstractmethod
     def release(self) -> None:
         """Give batches to free instances as far as the policy allows."""
+
+    def execute_together(self, requests: list[QueuedRequest]) -> None:
+        """Execute requests as one batch on a free instance, whatever the policy.
+
+        Raises:
+            InferError: UNAVAILABLE when no instance is free.
+        """
+        if not self._free:
+            raise unavailable("no instance of the model is free")
+        for request in requests:
+            request.dispatch_ns = time.monotonic_ns()
+        self._free.pop().execute(Batch(requests, sum(request.rows for request in requests)))
 
     def close(self) -> None:  # noqa: B027  (most schedulers have nothing to do)
         """Release what the scheduler holds. Called last, when the instances have stopped, not on the loop."""

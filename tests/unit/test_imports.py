@@ -15,18 +15,20 @@ TREES = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
-app.commands: app.access app.console app.core app.core.config app.core.rollout app.settings backends
-    deployments.environments deployments.manager deployments.model_store nereid
+app.commands: app.access app.console app.core app.core.config app.core.observability app.core.rollout
+    app.engine app.routing app.settings backends deployments.environments deployments.manager
+    deployments.model_store nereid
 app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core
 app.core.observability: app.core
 app.core.rollout: app.core
-app.engine: app.access app.core app.core.observability app.core.rollout app.ingress app.ingress.access
-    app.ingress.client_memory app.ingress.metrics app.ingress.net app.ingress.service app.ingress.tracing
-    app.native app.ray_adapter app.routing app.settings app.transport app.transport.channel
-    app.transport.memory backends.python.api deployments deployments.bls deployments.manager
-    deployments.model_store deployments.replica deployments.rollout deployments.scheduling.dynamic
+app.engine: app.access app.core app.core.config app.core.observability app.core.rollout app.ingress
+    app.ingress.access app.ingress.client_memory app.ingress.metrics app.ingress.net
+    app.ingress.service app.ingress.tracing app.native app.ray_adapter app.routing app.settings
+    app.transport app.transport.channel app.transport.memory backends.python.api deployments
+    deployments.bls deployments.manager deployments.model_store deployments.replica
+    deployments.rollout deployments.scheduling.dynamic
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
 app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.clouds app.ingress.compatible app.ingress.grpc app.ingress.metrics app.ingress.net
@@ -70,6 +72,8 @@ app.routing: app.core app.core.config app.core.observability app.core.rollout ap
     app.transport.channel app.transport.memory nereid
 app.settings: app.access app.core app.core.config app.core.observability app.native app.protocol
     app.transport
+app.testing: app.core app.core.config app.engine app.routing app.transport backends backends.python.api
+    deployments.bls nereid
 app.tools:
 app.tools.analyze: app.tools.perf app.tools.perf.command app.tools.perf.generator app.tools.perf.report
     nereid_client
@@ -137,6 +141,7 @@ deployments.scheduling.sequence: app.core app.core.config deployments.execution 
 nereid:
 nereid.backend: app.core backends
 nereid.inprocess: app.core app.inprocess
+nereid.testing: app.testing
 nereid_client:
 nereid_client.vision:
 """

@@ -5,7 +5,7 @@ import platform
 import resource
 import time
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -59,8 +59,16 @@ def _by_outcome(name: str, labels: Labels, source: Outcomes) -> Iterator[Sample]
 
 
 def _build(name: str, labels: Labels, source: None) -> Iterator[Sample]:
-    versions = {"python": platform.python_version(), "ray": version("ray"), "version": server_version()}
+    versions = {"python": platform.python_version(), "ray": _ray(), "version": server_version()}
     yield Sample(name, {**labels, **versions}, 1)
+
+
+def _ray() -> str:
+    """Return the version of Ray; "" where it is not installed, as with models in one process."""
+    try:
+        return version("ray")
+    except PackageNotFoundError:
+        return ""
 
 
 BUILD: Final[tuple[Family[None], ...]] = (

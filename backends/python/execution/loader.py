@@ -115,6 +115,8 @@ def _alone() -> Iterator[None]:
     others: list[str] = []
     modules = {name: module for each in _loaded for name, module in _modules_of(each)}
     arguments, sys.argv = sys.argv, [""]
+    # Compiled files beside a model would be a change of it, and are not noticed to be old within a second.
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     for folder in [folder for each in _loaded for folder in each.paths]:
         if folder in sys.path:
             sys.path.remove(folder)
@@ -128,6 +130,7 @@ def _alone() -> Iterator[None]:
         for name, module in modules.items():
             sys.modules.setdefault(name, module)
         sys.argv = arguments
+        sys.dont_write_bytecode = writes
 
 
 def _modules_of(loaded: _Loaded) -> Iterator[tuple[str, ModuleType]]:

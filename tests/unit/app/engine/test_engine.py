@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferResponse
 from app.engine.engine import Engine
+from app.engine.sent import MAX_WAITING, Received
 from backends.python.api import server_api
+from tests.server import free_port
 from tests.unit.app.engine.repositories import (
     DECOUPLED,
     FP32,
@@ -148,6 +151,18 @@ def test_responses_of_a_decoupled_model_come_one_by_one(tmp_path: Path, start: S
     assert list(engine.stream("each", {"IN": np.zeros(0, np.float32)})) == []
 
 
+def test_responses_that_nobody_reads_end_their_request() -> None:
+    received, cancelled = Received(), []
+    received.cancel = lambda: cancelled.append(True)
+    for _ in range(MAX_WAITING + 5):
+        received.put(InferResponse(final=False))
+    assert cancelled
+    read = [received.next() for _ in range(MAX_WAITING + 1)]
+    assert read[-1].failure is not None and "wait to be read" in read[-1].failure.message
+    received.put(InferResponse())
+    assert received.next().final
+
+
 def test_a_cancelled_future_cancels_its_request(tmp_path: Path, start: Start) -> None:
     execute = """
     while not requests[0].is_cancelled(): time.sleep(0.001)
@@ -209,9 +224,16 @@ class Refused:
         if name.partition(".")[0] == "ray":
             raise ImportError("there is no Ray here")
 sys.meta_path.insert(0, Refused())
+import nereid.testing
 from app.engine.engine import Engine
+from nereid.inprocess import KServeGrpc, KServeHttp, Metrics, Server
 with Engine.open(model_repository=[sys.argv[1]]) as engine:
     print(engine.infer("chain", {"IN": [1, 2]})["OUT"].tolist(), engine.index())
+with Server(model_repository=sys.argv[1]) as server:
+    for front, port in zip((KServeHttp, KServeGrpc, Metrics), map(int, sys.argv[2:])):
+        with front(server, front.Options(port=port)):
+            pass
+    assert "nv_inference_count" in server.metrics()
 print([name for name in sys.modules if name.partition(".")[0] == "ray"])
 """
 
@@ -219,9 +241,10 @@ print([name for name in sys.modules if name.partition(".")[0] == "ray"])
 def test_the_engine_serves_where_ray_cannot_be_imported(tmp_path: Path) -> None:
     add_model(tmp_path, "double", config=FP32 + "max_batch_size: 0\n")
     add_model(tmp_path, "batched", config=FP32.replace("[ -1 ]", "[ 2 ]") + "dynamic_batching { }\n")
+    ports = [str(free_port()) for _ in range(3)]
     add_ensemble(tmp_path, "chain", "double", "double")
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_RAY, str(tmp_path)],
+        [sys.executable, "-c", WITHOUT_RAY, str(tmp_path), *ports],
         cwd=ROOT,
         capture_output=True,
         text=True,

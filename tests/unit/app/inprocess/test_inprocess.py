@@ -161,10 +161,10 @@ def test_polling_applies_what_has_changed(tmp_path: Path, start: Start) -> None:
 
 
 def test_tensors_share_memory_by_dlpack() -> None:
-    array = np.arange(6, dtype=np.int16).reshape(2, 3)
+    array = np.arange(60_000, dtype=np.int16).reshape(2, 30_000)
     for tensor in (tritonserver.Tensor.from_dlpack(array), tritonserver.Tensor.from_object(array)):
-        assert (tensor.data_ptr, tensor.size) == (array.ctypes.data, 12)
-        assert (tensor.data_type, list(tensor.shape)) == (tritonserver.DataType.INT16, [2, 3])
+        assert (tensor.data_ptr, tensor.size) == (array.ctypes.data, 120_000)
+        assert (tensor.data_type, list(tensor.shape)) == (tritonserver.DataType.INT16, [2, 30_000])
         assert (tensor.memory_type, tensor.memory_type_id) == (tritonserver.MemoryType.CPU, 0)
         assert np.from_dlpack(tensor).tolist() == array.tolist()
     assert tensor.to_host() is tensor and tensor.to_device((tritonserver.DLDeviceType.kDLCPU, 0)) is tensor

@@ -1,0 +1,148 @@
+"""`nereid dev`: the models of a repository in one process, loaded again when their files are saved."""
+
+import argparse
+import faulthandler
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING, Final
+
+from app.settings.errors import SettingsError
+from app.settings.load import from_args
+from app.settings.ports import check_ports
+from app.settings.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from app.engine.watch import Change
+    from app.routing.table import RoutingTable
+
+_ABOUT: Final = "Serve models in one process, and load them again when their files are saved."
+_EXAMPLE: Final = """example: nereid dev /path/to/models --http-port=9000
+
+All of the server's flags may follow. Models share the process: a crash of one ends it."""
+_GRACE_S: Final = 1.0
+_SHOWN: Final = 5
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="nereid dev",
+        description=_ABOUT,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("repository", nargs="+", metavar="REPOSITORY", help="a directory of models")
+    known, words = parser.parse_known_args(argv)
+    try:
+        settings = settings_of(known.repository, words)
+        check_ports(settings)
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    faulthandler.enable()  # a crash of a model is one of this process
+    return serve(settings, _stop_on_signal())
+
+
+def settings_of(repositories: Sequence[str], words: Sequence[str]) -> ServerSettings:
+    """Return the settings of the command line: of a server that serves all it can.
+
+    Raises:
+        SettingsError: a flag or value that cannot be used.
+    """
+    flags: dict[str, object] = {
+        "model_control_mode": "explicit",
+        "exit_on_error": "false",
+        "log_info": "false",
+    }
+    given: dict[str, list[str]] = {}
+    remaining = iter(words)
+    for word in remaining:
+        if not word.startswith("--"):
+            raise SettingsError(f"Unexpected argument: {word}")
+        name, equals, value = word[2:].partition("=")
+        given.setdefault(name.replace("-", "_"), []).append(value if equals else next(remaining, ""))
+    for repository in repositories:
+        if "://" not in repository and not Path(repository).is_dir():
+            raise SettingsError(f"there is no directory '{repository}'")
+    flags |= {name: values if len(values) > 1 else values[0] for name, values in given.items()}
+    return from_args({"load_model": ["*"], **flags, "model_repository": list(repositories)})
+
+
+def serve(settings: ServerSettings, stop: threading.Event) -> int:
+    """Serve until `stop` is set; return the exit status."""
+    from app.console import messages
+    from app.core.observability.log import configure_logging
+    from app.engine.engine import Engine
+    from app.engine.fronts import Fronts
+    from app.engine.watch import Watch
+
+    started = time.monotonic()
+    print(messages.starting(settings), flush=True)
+    configure_logging(settings.log)
+    logging.getLogger("deployments.manager").setLevel(logging.CRITICAL)  # what it would say is printed here
+    engine = Engine(settings)
+    try:
+        engine.start()
+        fronts = Fronts(engine)
+        fronts.open()
+        table = engine.table
+        print(messages.ready(settings, table, time.monotonic() - started, "", os.getpid()))
+        for text in failures(table):
+            print(text)
+        print(f"One process of {_memory_mb():.0f} MB. Saved files are loaded at once.", flush=True)
+        engine.plane.schedule_gc()
+        Watch(engine, _print_change).run(stop)
+        fronts.close(_GRACE_S)
+    finally:
+        engine.close()
+    return 0
+
+
+def failures(table: "RoutingTable") -> list[str]:
+    """Return the whole reasons why versions are not served, of those that have several lines."""
+    reasons = ((entry, entry.reason.strip()) for entry in table.entries if entry.state != "READY")
+    return [f"{entry.name}:\n{indent(reason, '  ')}" for entry, reason in reasons if "\n" in reason]
+
+
+def described(change: "Change") -> str:
+    """Return what has changed, and what has become of it."""
+    applied = change.applied
+    if not applied.present:
+        return f"{applied.name}: removed, and unloaded"
+    what = f"{applied.name}: {_listed(change.files)} changed"
+    if not applied.error:
+        return f"{what}; loaded in {applied.seconds:.2f} s"
+    rest = "what was loaded before is still served" if change.served else "it is not served"
+    return (
+        f"{what}; NOT loaded, {rest}. Save it again when it is mended:\n{indent(applied.error.strip(), '  ')}"
+    )
+
+
+def _listed(files: Sequence[str]) -> str:
+    shown = ", ".join(files[:_SHOWN])
+    return shown + (f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else "")
+
+
+def _print_change(change: "Change") -> None:
+    print(f"{time.strftime('%H:%M:%S')} {described(change)}", flush=True)
+
+
+def _memory_mb() -> float:
+    """Return the resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def _stop_on_signal() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

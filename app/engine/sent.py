@@ -1,0 +1,73 @@
+"""A request on its way to the engine's thread."""
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from app.core.errors import unavailable
+from app.core.inference import Call, Sink
+from app.core.tensors import InferRequest, InferResponse, failed
+from app.ingress.service.interface import InferenceService
+
+MAX_WAITING: Final = 16384
+"""Responses of a request that wait to be read; with more, it is cancelled."""
+
+
+class Received:
+    """The responses of a request, for one thread that reads them.
+
+    Attributes:
+        cancel: cancels the request; set once it is sent.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[InferResponse] = SimpleQueue()
+        self.cancel: Callable[[], None] = _nothing
+
+    def put(self, response: InferResponse) -> None:
+        """Add a response, on the engine's thread."""
+        waiting = self._waiting.qsize()
+        if waiting < MAX_WAITING or response.final:
+            self._waiting.put(response)
+            return
+        self.cancel()
+        if waiting == MAX_WAITING:
+            error = unavailable(f"more than {MAX_WAITING} responses wait to be read")
+            self._waiting.put(failed(error, final=False))
+
+    def next(self) -> InferResponse:
+        """Wait for the next response."""
+        return self._waiting.get()
+
+
+def _nothing() -> None:
+    """Cancel nothing: the request is not sent yet."""
+
+
+class SentRequest:
+    """A request that a thread has sent to a service, which answers on its loop."""
+
+    def __init__(self, service: InferenceService, request: InferRequest, sink: Sink) -> None:
+        self._service = service
+        self._request = request
+        self._sink = sink
+        self._call: Call | None = None
+        self._cancelled = False
+
+    def start(self) -> None:
+        """Submit the request, on the loop."""
+        request = self._request
+        try:
+            entry = self._service.resolve(request.model_name, request.model_version)
+            self._call = self._service.submit(entry, request, self._sink)
+        except Exception as error:
+            self._sink(failed(error, request.id))
+            return
+        if self._cancelled:
+            self._call.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the request, on the loop."""
+        self._cancelled = True
+        if self._call is not None:
+            self._call.cancel()

@@ -1,0 +1,79 @@
+"""`nereid dev`."""
+
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from app.commands import dev
+from app.engine.repository import Applied
+from app.engine.watch import Change
+from app.routing.table import ModelState, RoutingTable, VersionEntry
+from app.settings.errors import SettingsError
+from tests.server import free_port
+from tests.unit.app.engine.repositories import add_model, source
+from tests.waiting import block_until
+
+
+def test_flags_of_the_server_follow_the_repositories(tmp_path: Path) -> None:
+    found = dev.settings_of([str(tmp_path)], ["--http-port=9000", "--load-model", "a", "--load-model=b"])
+    assert (found.http.port, found.repository.startup_models) == (9000, ("a", "b"))
+    assert found.repository.control_mode == "explicit" and not found.log.log_info
+    assert dev.settings_of([str(tmp_path)], []).repository.startup_models == ("*",)
+    with pytest.raises(SettingsError, match="unknown setting"):
+        dev.settings_of([str(tmp_path)], ["--http-prt=1"])
+    with pytest.raises(SettingsError, match="Unexpected argument: x"):
+        dev.settings_of([str(tmp_path)], ["--http-port=1", "x"])
+
+
+def test_a_wrong_command_line_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev.main([str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_whole_reasons_are_told_of_what_is_not_served() -> None:
+    found = VersionEntry("m", 1, ModelState.UNAVAILABLE, "Internal: no\n\nAt:\n  line 1\n")
+    short = VersionEntry("n", 1, ModelState.UNAVAILABLE, "Internal: no")
+    table = RoutingTable(entries=(found, short, VersionEntry("o", 1, ModelState.READY)))
+    assert dev.failures(table) == ["m:\n  Internal: no\n\n  At:\n    line 1"]
+
+
+def test_texts_of_changes() -> None:
+    done = Change(Applied("m", True, 0.123), ["1/model.py"], True)
+    assert dev.described(done) == "m: 1/model.py changed; loaded in 0.12 s"
+    failed = Change(Applied("m", True, 0.1, "Internal: no\n"), ["a", "b", "c", "d", "e", "f"], True)
+    assert dev.described(failed) == (
+        "m: a, b, c, d, e and 1 more changed; NOT loaded, what was loaded before is still served."
+        " Save it again when it is mended:\n  Internal: no"
+    )
+    assert "it is not served" in dev.described(failed._replace(served=False))
+    assert dev.described(Change(Applied("m", False, 0.1), [], False)) == "m: removed, and unloaded"
+
+
+def test_a_repository_is_served_and_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_model(tmp_path, "m")
+    ports = [free_port() for _ in range(3)]
+    flags = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)]
+    stop = threading.Event()
+    serving = threading.Thread(target=dev.serve, args=(dev.settings_of([str(tmp_path)], flags), stop))
+    serving.start()
+    try:
+        printed = ""
+
+        def shows(text: str) -> bool:
+            nonlocal printed
+            printed += capsys.readouterr().out
+            return text in printed
+
+        block_until(lambda: shows("Saved files are loaded at once"))
+        assert "1 of 1 models are ready" in printed
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[0]}/v2/health/ready", timeout=5) as answer:
+            assert answer.status == 200
+        (tmp_path / "m" / "1" / "model.py").write_text(source("raise ValueError", head="1 / 0"))
+        block_until(lambda: shows("NOT loaded"))
+        block_until(lambda: shows("ZeroDivisionError"))
+    finally:
+        stop.set()
+        serving.join(20)
+    assert not serving.is_alive()
