@@ -1,6 +1,7 @@
 """DALI models in the environment of the packaged backend, against DALI's own answers."""
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -61,6 +62,14 @@ def test_configuration_is_that_of_the_pipeline(serve: Serve) -> None:
 
 def given_type(name: str) -> int:
     return int(config(f"input {{ data_type: {name} }}").input[0].data_type)
+
+
+def test_python_file_of_another_name(repository: Path, serve: Serve) -> None:
+    folder = repository / "renamed" / "1"
+    folder.mkdir(parents=True)
+    shutil.copy(repository / "pictures" / "1" / "dali.py", folder / "pipeline.py")
+    served = serve("renamed", 'default_model_filename: "pipeline.py"')
+    assert served.model.config.input[0].name == "ENCODED"
 
 
 def test_picture_that_is_none_fails_alone(repository: Path, serve: Serve) -> None:
@@ -151,7 +160,11 @@ def pool_threads(served: Served) -> int:
         ),
         ("numbers", "", 'Missing data_type config for "'),
         ("twice", "", "Precisely one autoserialize function must exist in the module. Found 2"),
-        ("missing", "", "The program looked in the following locations: "),
+        (
+            "missing",
+            "",
+            "DALI Backend error: Failed to load model file. The program looked in the following locations: ",
+        ),
         ("frames", 'default_model_filename: "../../numbers/1/model.dali"', "escapes the directory of model"),
     ],
 )

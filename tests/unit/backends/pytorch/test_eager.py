@@ -90,6 +90,12 @@ def test_module_with_its_weights(tmp_path: Path, load: Load) -> None:
         assert call.arrays["DIFFERENCE"][-1].tolist() == [2, 2]
 
 
+def test_first_module_by_name_is_the_model(tmp_path: Path, load: Load) -> None:
+    other = CODE[CODE.index("class Net") :].replace("x - y", "y - x")
+    served = load(write(tmp_path, CODE.replace("class Net", "class Other") + other.replace("Net", "First")))
+    assert served(infer(pair()))[0].arrays["DIFFERENCE"].tolist() == [[-2, -2]]
+
+
 def test_module_without_weights(tmp_path: Path, load: Load, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     served = load(write(tmp_path))

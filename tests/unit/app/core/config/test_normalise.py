@@ -84,6 +84,28 @@ def test_a_directory_where_a_file_is_expected_is_not_the_model() -> None:
     )
 
 
+FILES = (
+    "model.savedmodel/",
+    "model.graphdef",
+    "model.plan",
+    "model.onnx",
+    "model.xml",
+    "model.pt",
+    "model.pt2",
+    "model.py",
+)
+"""In the order in which Triton looks for them (and for `model.xml` and `model.pt2`, which stand beside)."""
+
+
+@pytest.mark.parametrize("place", range(len(FILES)))
+def test_the_first_file_says_the_backend(place: int) -> None:
+    alone, all_from_there = (
+        infer_backend(parse('name: "m"'), files) for files in ({FILES[place]}, set(FILES[place:]))
+    )
+    assert alone == all_from_there
+    assert alone.backend
+
+
 def test_defaults() -> None:
     given = parse('name: "m" backend: "onnxruntime" max_batch_size: 8 dynamic_batching {}')
     result = normalise(given)
@@ -114,6 +136,8 @@ def test_defaults() -> None:
         ),
         ("onnxruntime", "instance_group { count: 3 }", [], 'name: "m_0" kind: KIND_CPU count: 3'),
         ("openvino", "", [0], 'name: "m" kind: KIND_CPU count: 1'),
+        ("tensorflow", "", [], 'name: "m" kind: KIND_CPU count: 2'),
+        ("fil", "", [], 'name: "m" kind: KIND_CPU count: 1'),
         ("python", "instance_group { gpus: 5 }", [0], 'name: "m_0" kind: KIND_CPU count: 1 gpus: 5'),
         ("python", "instance_group { gpus: 1 }", [0, 1], 'name: "m_0" kind: KIND_GPU count: 1 gpus: 1'),
         ("python", "instance_group { kind: KIND_MODEL }", [0], 'name: "m_0" kind: KIND_MODEL count: 1'),
