@@ -21,6 +21,7 @@ _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 _FRAME: Final = Struct(">IBI")
 """Length and type of a frame, its flags, its stream."""
+_unpack: Final = _FRAME.unpack_from
 _SETTING: Final = Struct(">HI")
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MAX_WINDOW: Final = (1 << 31) - 1
@@ -61,6 +62,7 @@ class GrpcConnection(Wire):
         self._announced = False
         self._text = "connection lost"
         self._blocks: dict[bytes, dict[str, str]] = {}
+        self._usual: dict[int, set[bytes]] = {_END_HEADERS: set(), _END_HEADERS | _END_STREAM: set()}
 
     def connection_made(self, transport: object) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -103,12 +105,18 @@ class GrpcConnection(Wire):
             data = self._buffer + data
         position, size = 0, len(data)
         while size - position >= 9:
-            head, flags, stream = _FRAME.unpack_from(data, position)
+            head, flags, stream = _unpack(data, position)
             end = position + 9 + (head >> 8)
             if end > size:
                 break
-            self._take(head & 0xFF, flags, stream, data[position + 9 : end])
+            kind, payload = head & 0xFF, data[position + 9 : end]
             position = end
+            # Most header blocks are those of the answer before: nothing is to be read in them.
+            if kind == _HEADERS and payload in self._usual.get(flags, ()) and stream not in self._headers:
+                if flags & _END_STREAM:
+                    self._end(stream, End.OK, "")
+                continue
+            self._take(kind, flags, stream, payload)
         self._buffer = data[position:]
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
@@ -168,11 +176,14 @@ class GrpcConnection(Wire):
         if not flags & _END_HEADERS:
             return
         fields = self._decoded(self._block_parts)
-        if not self._ends:
-            if fields.get(":status") != "200":
-                self._headers.setdefault(stream, {}).update(fields)
-            return
-        self._end_with(stream, {**self._headers.pop(stream, {}), **fields})
+        usual = fields.get("grpc-status") == "0" if self._ends else fields.get(":status") == "200"
+        known = self._usual.get(flags)
+        if usual and kind == _HEADERS and known is not None and len(known) < _MAX_BLOCKS:
+            known.add(payload)
+        if self._ends:
+            self._end_with(stream, {**self._headers.pop(stream, {}), **fields})
+        elif not usual:
+            self._headers.setdefault(stream, {}).update(fields)
 
     def _decoded(self, block: bytes) -> dict[str, str]:
         fields = self._blocks.get(block)
@@ -228,8 +239,9 @@ class GrpcConnection(Wire):
 
     def _end(self, stream: int, end: End, text: str) -> None:
         call = self._calls.pop(stream, None)
-        self._messages.pop(stream, None)
-        self._headers.pop(stream, None)
+        if self._messages or self._headers:
+            self._messages.pop(stream, None)
+            self._headers.pop(stream, None)
         if call is not None:
             self.owner.finish(self, call, end, text)
             if self.leaving or self._next > _LAST_STREAM:
