@@ -15,6 +15,7 @@ _MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, None: 1.0}
 _KEPT_UP: Final = 0.95
 _LOWEST: Final = 0.2
 _RETREATS: Final = 5
+_LARGEST_STEP: Final = 4.0
 _STEP_DOWN: Final = 0.95
 
 
@@ -130,5 +131,5 @@ def _bracket(asked: Callable[[float], bool], first: float, factor: float) -> tup
         lower = _rounded(rate / factor)
         if asked(lower):
             return lower, rate
-        rate, factor = lower, min(factor**2, 2.0)  # far off: take larger steps
+        rate, factor = lower, min(factor**2, _LARGEST_STEP)  # far off
     return 0.0, 0.0

@@ -165,6 +165,8 @@ def _print(
     for table in (*tables, text.changes_table(changes) if changes else None):
         if table is not None:
             console.print(table)
+    if unknown(changes):
+        console.print("no verdict: each level is void, in this run or in the earlier one")
     for note in text.notes(results):
         console.print(note, markup=False)
     if console.is_terminal and (drawn := text.curve(results, console.width)):

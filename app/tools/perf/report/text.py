@@ -22,8 +22,10 @@ _COLORS: Final = {"worse": "red", "better": "green", "void": "yellow"}
 
 def console(stderr: bool = False) -> Console:
     """Return where text goes; lines are not broken where there is no terminal."""
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=200, no_color=True)
+    made = Console(stderr=stderr, highlight=False, emoji=False)
+    if made.is_terminal:
+        return made
+    return Console(stderr=stderr, highlight=False, emoji=False, width=200, no_color=True)
 
 
 def results_table(results: Sequence[Result]) -> Table:

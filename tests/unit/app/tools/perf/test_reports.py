@@ -44,6 +44,13 @@ def test_table_and_notes_tell_what_is_wrong() -> None:
     assert list(text.notes([stalled, closed])) == ["100/s: no answer for 2.00 s, from 1.0 s on", text.CLOSED]
 
 
+def test_text_with_colons_is_printed_as_it_is() -> None:
+    console = text.console()
+    with console.capture() as captured:
+        console.print("give START:END:STEP", markup=False)
+    assert captured.get() == "give START:END:STEP\n"
+
+
 class Tags(HTMLParser):
     """Counts tags, and finds what a page would fetch."""
 
