@@ -34,6 +34,7 @@ def run(settings: ServerSettings) -> int:
             log_to_driver=True,
             configure_logging=False,
             include_dashboard=settings.cluster.allow_dashboard,
+            fork_workers=settings.cluster.fork_workers,
         )
     from ray import serve
 

@@ -56,6 +56,7 @@ def main(argv: Sequence[str]) -> None:
                 namespace="serve",
                 configure_logging=console is None,
                 include_dashboard=any(settings.cluster.allow_dashboard for settings in servers),
+                fork_workers=all(settings.cluster.fork_workers for settings in servers),
             )
     except (ClusterError, SettingsError) as error:
         sys.exit(str(error))

@@ -21,6 +21,7 @@ ROLES = (
     (r"ray::ProxyActor|ray::HAProxyManager", "serve proxy"),
     (r"ray::(\w+)", "ray::{0}"),
     (r"(?:^|/)haproxy\b", "haproxy"),
+    (r"nereid: fork server", "fork server"),
     (r"gcs_server", "gcs"),
     (r"raylet/raylet", "raylet"),
     (r"triton_python_backend_stub\s+\S*?([^/]+)/\d+/model.py", "stub {0}"),

@@ -11,7 +11,7 @@ from nereid.internals import load_internals
 
 load_internals()
 
-_MODULES: Final = {
+CLASSES: Final = {
     "Ingress": "app.ingress.deployment",
     "ModelVersion": "deployments.replica.deployment",
     "RepositoryManager": "deployments.manager.manager",
@@ -20,8 +20,8 @@ _MODULES: Final = {
 
 def __getattr__(name: str) -> Any:
     """Import a deployment's class when it is asked for: no replica needs the modules of the other two."""
-    if name not in _MODULES:
+    if name not in CLASSES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    deployment = getattr(import_module(_MODULES[name]), name)
+    deployment = getattr(import_module(CLASSES[name]), name)
     deployment.__module__ = __name__  # the name that pickle writes
     return deployment

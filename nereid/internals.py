@@ -3,6 +3,7 @@
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 _HERE: Final = Path(__file__).resolve().parent
@@ -11,6 +12,7 @@ ROOT: Final = _HERE / "_server" if (_HERE / "_server").is_dir() else _HERE.paren
 PACKAGES: Final = ("app", "backends", "deployments")
 CLIENT: Final = ROOT / "client" / "nereid_client"
 """The client library: tools and models use it, also where its own distribution is not installed."""
+_set_aside: Final[dict[str, ModuleType]] = {}
 
 
 def load_internals() -> None:
@@ -22,6 +24,10 @@ def load_internals() -> None:
     Raises:
         ImportError: a package of such a name, but not the server's, is loaded already.
     """
+    loaded_already = set(sys.modules)
+    for name, module in _set_aside.items():
+        if _package(name) not in loaded_already:
+            sys.modules[name] = module
     for name in PACKAGES:
         folder = ROOT / name
         loaded = sys.modules.get(name)
@@ -34,6 +40,22 @@ def load_internals() -> None:
             )
     if CLIENT.name not in sys.modules:  # the client's own distribution may be loaded: it is the same package
         _load(CLIENT.name, CLIENT)
+
+
+def set_aside(*others: str) -> None:
+    """Make the server's packages, and these modules, look as if nothing had imported them.
+
+    A process that was prepared may so become one of the server's, by `load_internals`, or have packages of
+    these names itself.
+    """
+    for name in [name for name in sys.modules if _package(name) in (*PACKAGES, CLIENT.name)]:
+        _set_aside[name] = sys.modules.pop(name)
+    for name in others:
+        del sys.modules[name]
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _load(name: str, folder: Path) -> None:

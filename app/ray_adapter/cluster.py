@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.ray_adapter.claim import Claim, claim_cluster, release_cluster
-from app.ray_adapter.local.cluster import start_cluster
+from app.ray_adapter.local.cluster import ray_init, start_cluster
 from app.ray_adapter.token import require_token
 
 _ANSWER_S: Final = 30.0
@@ -30,7 +30,13 @@ class ClusterError(Exception):
     """There is no cluster to serve on; the text is one line."""
 
 
-def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options: Any) -> bool:
+def join_or_start(
+    loopback: bool = True,
+    import_from_cwd: bool = True,
+    include_dashboard: bool = False,
+    fork_workers: bool = True,
+    **options: Any,
+) -> bool:
     """Join the cluster named by RAY_ADDRESS or `ray start`; without either, start one. Imports Ray.
 
     A start that fails because the machine is too busy is repeated by running the program anew.
@@ -38,6 +44,7 @@ def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options
     Args:
         loopback: a cluster that is started can be reached from this machine only.
         import_from_cwd: workers import from the directory of this process, which is Ray's default.
+        include_dashboard, fork_workers: see `start_cluster`.
         options: options of `ray.init`.
 
     Returns:
@@ -56,14 +63,12 @@ def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options
     elif starts:
         for name, value in (_SERVE | (_LOOPBACK if loopback else {})).items():
             os.environ.setdefault(name, value)
-    import ray
-    from ray.job_config import JobConfig
-
-    if not import_from_cwd:
-        # Ray adds the directory of every driver but that of a Ray Client (`ray._private.worker.connect`).
-        options["job_config"] = JobConfig(_client_job=True)
+    init = ray_init if import_from_cwd else _init_elsewhere
     try:
-        (start_cluster if starts else ray.init)(**options)
+        if starts:
+            start_cluster(include_dashboard, fork_workers, init, **options)
+        else:
+            init(include_dashboard=include_dashboard, **options)
     except Exception as error:
         action = f"join the Ray cluster at '{address}'" if address else "start Ray"
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -71,6 +76,13 @@ def join_or_start(loopback: bool = True, import_from_cwd: bool = True, **options
     if not starts:
         _claim()
     return starts
+
+
+def _init_elsewhere(**options: Any) -> None:
+    from ray.job_config import JobConfig
+
+    # Ray adds the directory of every driver but that of a Ray Client (`ray._private.worker.connect`).
+    ray_init(job_config=JobConfig(_client_job=True), **options)
 
 
 def _claim() -> None:

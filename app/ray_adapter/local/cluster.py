@@ -1,6 +1,7 @@
 """A Ray cluster for this machine alone, whose files belong to this user."""
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -8,6 +9,7 @@ from typing import Any, Final
 from app.core.private_files import private_root
 from app.core.processes import adopt_orphans
 from app.ray_adapter.local.attempts import watched_start
+from app.ray_adapter.local.forking import ForkServer
 from app.ray_adapter.local.helpers import without_agents, without_helpers
 from app.ray_adapter.local.sessions import new_session
 
@@ -35,11 +37,25 @@ _WITHOUT_DASHBOARD: Final = {
 }
 
 
-def start_cluster(include_dashboard: bool = False, **options: Any) -> None:
+def ray_init(**options: Any) -> None:
+    """Import Ray and call `ray.init`."""
+    import ray
+
+    ray.init(**options)
+
+
+def start_cluster(
+    include_dashboard: bool = False,
+    fork_workers: bool = False,
+    init: Callable[..., object] = ray_init,
+    **options: Any,
+) -> None:
     """Start Ray with its files below this user's private directory, and connect to it.
 
     Args:
         include_dashboard: start Ray's dashboard, and with it all of Ray's helper processes.
+        fork_workers: start Ray's workers by a fork server.
+        init: calls `ray.init`; Ray has not been imported before.
         options: further options of `ray.init`.
 
     Raises:
@@ -48,17 +64,22 @@ def start_cluster(include_dashboard: bool = False, **options: Any) -> None:
     """
     for name, value in (_ENVIRONMENT | ({} if include_dashboard else _WITHOUT_DASHBOARD)).items():
         os.environ.setdefault(name, value)
-    import ray
-
     # Ray 2.60 gives directories of a session mode 0777 whenever a worker starts, whatever the umask
     # (`try_to_create_directory` in ray/_common/utils.py): only the directory above them keeps others out.
     directory = os.path.join(private_root(os.environ.get("RAY_TMPDIR")), "ray")
     os.umask(0o077)  # inherited by all processes of the cluster, for logs and sockets
     os.makedirs(directory, exist_ok=True)
     adopt_orphans()
+    # It imports Ray while this process does.
+    server = ForkServer(Path(directory)) if fork_workers else None
+
+    def adapt(command: Sequence[str]) -> Sequence[str]:
+        adapted = command if include_dashboard else without_agents(command)
+        return adapted if server is None else server.starting_workers(adapted)
+
     with ExitStack() as start:
         start.enter_context(new_session(Path(directory)))
         if not include_dashboard:
             start.enter_context(without_helpers())
-        start.enter_context(watched_start(list if include_dashboard else without_agents))
-        ray.init(_temp_dir=directory, include_dashboard=include_dashboard, **options)
+        start.enter_context(watched_start(adapt))
+        init(_temp_dir=directory, include_dashboard=include_dashboard, **options)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 _PATTERN: Final = "session_*_*"
+SOCKET: Final = ".sock"
+"""The end of the name of a socket beside the sessions."""
 _LOCK: Final = "starting.lock"
 _KEPT: Final = 1
 """Sessions of ended servers that are kept: the logs of the last one may say why it has ended."""
@@ -30,6 +32,9 @@ def new_session(directory: Path) -> Iterator[None]:
         else:
             for session in _ended(directory)[_KEPT:]:
                 shutil.rmtree(session, ignore_errors=True)
+            for path in directory.glob(f"*{SOCKET}"):
+                if not _listens(path):
+                    path.unlink(missing_ok=True)
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield
 
@@ -47,14 +52,20 @@ def _lives(session: Path) -> bool:
         sockets = os.open(session / "sockets", os.O_PATH | os.O_DIRECTORY)
     except FileNotFoundError:
         return False
+    try:
+        return _listens(Path(f"/proc/self/fd/{sockets}/raylet"))  # whose length is limited
+    finally:
+        os.close(sockets)
+
+
+def _listens(path: Path) -> bool:
+    """Return whether something listens on a unix socket."""
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
-            client.connect(f"/proc/self/fd/{sockets}/raylet")  # whose length is limited
+            client.connect(str(path))
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:  # its queue is full, say
             return True
-        finally:
-            os.close(sockets)
     return True

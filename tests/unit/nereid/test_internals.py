@@ -59,6 +59,24 @@ def test_loading_twice_changes_nothing() -> None:
     assert all(sys.modules[name] is module for name, module in zip(PACKAGES, before, strict=True) if module)
 
 
+@pytest.mark.parametrize("theirs", [True, False])
+def test_prepared_process_becomes_either(hostile: Path, theirs: bool) -> None:
+    prepare = """
+import nereid.deployments, app.cli
+from nereid.internals import set_aside
+
+prepared = app.cli
+set_aside("nereid.deployments")
+"""
+    become = (
+        "import app; print(app.theirs)"
+        if theirs
+        else "import nereid.deployments, app.cli as again; print(again is prepared)"
+    )
+    done = run(prepare + become, hostile)
+    assert done.stdout == "True\n", done.stderr
+
+
 @pytest.mark.parametrize("name", ["Ingress", "ModelVersion", "RepositoryManager"])
 def test_deployments_are_pickled_by_a_public_name(name: str) -> None:
     from ray import cloudpickle

@@ -23,6 +23,7 @@ OUTPUT = "worker_output.divert_ray_output"
 HELPERS = "local.helpers.without_helpers"
 HEALTH = "cluster_health.node_parts"
 STAND_IN = "local.stand_in"
+FORK = "local.fork_client and local.fork_server"
 LOCK = "the lock of applications.run_application"
 
 SIGNATURES = [
@@ -121,6 +122,12 @@ TEXTS = [
     ("_raylet.so", "metrics_export_port", STAND_IN),
     ("_raylet.so", "dashboard_agent_listen_port", STAND_IN),
     ("_raylet.so", "runtime_env_agent_port", STAND_IN),
+    ("_private/services.py", "--python_worker_command=", FORK),
+    ("_private/workers/setup_worker.py", '"--serialized-runtime-env-context"', FORK),
+    ("_private/workers/setup_worker.py", '"--language"', FORK),
+    ("_private/workers/default_worker.py", '"--worker-id"', FORK),
+    ("_raylet.so", "RAY_RAYLET_PID", FORK),
+    ("_raylet.so", "RAY_JOB_ID", FORK),
     ("_raylet.so", "get_draining_nodes", "node.gpus_by_node"),
     ("dashboard/consts.py", "RAY_enable_pipe_based_agent_to_parent_health_check", STAND_IN),
     ("core/src/ray/raylet/raylet", "enable_pipe_based_agent_to_parent_health_check", STAND_IN),

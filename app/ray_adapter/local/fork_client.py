@@ -1,0 +1,55 @@
+"""Starts a worker of Ray by the fork server: `python -I -S fork_client.py SOCKET COMMAND...`.
+
+The raylet runs it instead of the worker's own command. That is run as it is for a worker with a runtime
+environment, which is another program, and for every worker without a fork server.
+"""
+
+import os
+import socket
+import sys
+
+_SCRIPT = "default_worker.py"
+_LANGUAGE = "--language="
+_OOM_SCORE = "/proc/self/oom_score_adj"
+_OTHER = ("--serialized-runtime-env-context", "--worker-type")
+
+
+def main(path: str, command: list[str]) -> None:
+    """Have the worker of a command forked, or become it."""
+    if not (_is_plain(command) and _is_forked(path, command[2:])):
+        os.execv(command[0], command)
+
+
+def _is_plain(command: list[str]) -> bool:
+    """Return whether a command is that of a worker without anything special.
+
+    In Ray 2.60: python, the script that sets up a runtime environment, that of the worker, options.
+    """
+    return (
+        len(command) > 3
+        and os.path.basename(command[2]) == _SCRIPT
+        and _LANGUAGE + "PYTHON" in command
+        and not any(word.startswith(_OTHER) for word in command)
+    )
+
+
+def _is_forked(path: str, arguments: list[str]) -> bool:
+    """Ask the fork server; return whether there is a worker now."""
+    taken = [word for word in arguments if not word.startswith(_LANGUAGE)]  # the other script's
+    environment = [f"{name}={value}" for name, value in os.environ.items()]
+    try:
+        with open(_OOM_SCORE) as file:  # which the raylet has raised
+            score = file.read().strip()
+        request = os.fsencode("\0".join([os.getcwd(), score, str(len(taken)), *taken, *environment]))
+        with socket.socket(socket.AF_UNIX) as server:
+            server.connect(path)
+            sent = socket.send_fds(server, [request], [0, 1, 2])
+            server.sendall(request[sent:])
+            server.shutdown(socket.SHUT_WR)
+            return bool(server.recv(1))
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

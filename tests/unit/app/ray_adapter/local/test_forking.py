@@ -1,0 +1,157 @@
+"""The fork server, with a script in the place of Ray's worker."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.processes import process
+from app.ray_adapter.local import fork_client
+from app.ray_adapter.local.forking import ForkServer
+from app.ray_adapter.local.sessions import new_session
+from tests.server import ROOT
+from tests.waiting import block_until
+
+WORKER = """
+import json, os, random, sys
+names = ("ray.serve._private.replica", "nereid.deployments", "app", "numpy")
+prepared = [name in sys.modules for name in names]
+import numpy
+found = {
+    "arguments": sys.argv,
+    "path": sys.path[0],
+    "directory": os.getcwd(),
+    "variable": os.environ["VARIABLE"],
+    "fixed": [os.environ["RAY_JOB_ID"], os.environ["RAY_RAYLET_PID"], os.environ.get("OMP_NUM_THREADS")],
+    "drawn": [random.random(), numpy.random.random()],
+    "prepared": prepared,
+    "parent": os.getppid(),
+    "pid": os.getpid(),
+    "group": os.getpgrp(),
+    "oom_score": open("/proc/self/oom_score_adj").read().strip(),
+    "threads": len(os.listdir("/proc/self/task")),
+}
+print(json.dumps(found), flush=True)
+sys.exit(3)
+"""
+
+
+def process_fault(pid: int) -> str:
+    found = process(pid)
+    return "has ended" if found is None else found.fault
+
+
+OPTIONS = ["--node-id=n", "--language=PYTHON"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        server = ForkServer(tmp_path_factory.mktemp("f"))
+    yield server
+    server.close()
+
+
+def worker_command(directory: Path, *options: str) -> list[str]:
+    """Return the command of a raylet for a worker."""
+    script = directory / "default_worker.py"
+    script.write_text(WORKER)
+    return [sys.executable, str(directory / "setup_worker.py"), str(script), *options]
+
+
+def raylet_command(worker: list[str]) -> list[str]:
+    return ["raylet", f"--python_worker_command={subprocess.list2cmdline(worker)}", "--x=1"]
+
+
+def run(command: list[str], directory: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    env = {**os.environ, **variables}
+    env.pop("OMP_NUM_THREADS", None)
+    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=60)
+
+
+def started(server: ForkServer, directory: Path, variable: str) -> dict[str, Any]:
+    """Start a worker as a raylet would; return what it prints."""
+    raylet = server.starting_workers(raylet_command(worker_command(directory, *OPTIONS)))
+    raise_score = "echo 567 > /proc/self/oom_score_adj; exec $*"  # as the raylet does
+    command = ["sh", "-c", raise_score, "sh", *raylet[1].partition("=")[2].split()]
+    done = run(command, directory, VARIABLE=variable)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_worker_is_a_fork_with_the_arguments_and_surroundings_of_its_command(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    found = started(server, tmp_path, "a=b c")
+    script = tmp_path / "default_worker.py"
+    assert found["arguments"] == [str(script), "--node-id=n"]
+    assert found["path"] == found["directory"] == str(tmp_path)
+    assert found["variable"] == "a=b c"
+    assert found["fixed"] == ["ffffffff", str(os.getpid()), None]
+    assert found["prepared"] == [True, False, False, True]
+    assert found["threads"] == 1
+    assert found["oom_score"] == "567"
+    assert found["group"] == found["pid"]  # else the end of one would end all
+    block_until(lambda: not Path(f"/proc/{found['pid']}").exists())  # nobody waits for it
+
+
+def test_workers_draw_different_numbers(server: ForkServer, tmp_path: Path) -> None:
+    first, second = (started(server, tmp_path, "")["drawn"] for _ in range(2))
+    assert first[0] != second[0] and first[1] != second[1]
+
+
+def test_raylets_other_arguments_stay(server: ForkServer, tmp_path: Path) -> None:
+    command = raylet_command(["python", "a b"])
+    changed = server.starting_workers(command)
+    assert [changed[0], changed[2]] == [command[0], command[2]]
+    assert changed[1].endswith('python "a b"')
+    assert server.starting_workers(["gcs_server"]) == ["gcs_server"]
+
+
+def test_worker_is_a_program_of_its_own_without_a_fork_server(tmp_path: Path) -> None:
+    client = [sys.executable, "-I", "-S", fork_client.__file__, str(tmp_path / "missing")]
+    command = worker_command(tmp_path, *OPTIONS)
+    Path(command[1]).write_text("import sys; print(sys.argv[1:])")
+    assert run([*client, *command], tmp_path).stdout == f"{command[2:]}\n"
+
+
+@pytest.mark.parametrize(
+    "special",
+    ["--serialized-runtime-env-context={}", "--worker-type=SPILL_WORKER", "--language=JAVA"],
+)
+def test_special_worker_is_a_program_of_its_own(server: ForkServer, tmp_path: Path, special: str) -> None:
+    options = [special] if special.startswith("--language") else [*OPTIONS, special]
+    command = worker_command(tmp_path, *options)
+    Path(command[1]).write_text("print('a program')")
+    word = server.starting_workers(raylet_command(command))[1]
+    assert run(word.partition("=")[2].split(), tmp_path).stdout == "a program\n"
+
+
+def test_fork_server_ends_with_a_killed_program_whose_socket_the_next_one_removes(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from app.ray_adapter.local.forking import ForkServer
+
+server = ForkServer(Path(sys.argv[1]))
+print(server.pid, flush=True)
+os._exit(1)
+"""
+    pid = int(run([sys.executable, "-c", program, str(tmp_path)], ROOT).stdout)
+    block_until(lambda: process_fault(pid) == "has ended")
+    assert list(tmp_path.glob("*.sock"))
+    with new_session(tmp_path):
+        assert not list(tmp_path.glob("*.sock"))
+
+
+def test_socket_of_a_program_that_runs_stays(server: ForkServer, tmp_path: Path) -> None:
+    with new_session(server.path.parent):
+        assert server.path.exists()
+    assert started(server, tmp_path, "still")["variable"] == "still"
