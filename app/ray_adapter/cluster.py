@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ def join_or_start(
     import_from_cwd: bool = True,
     include_dashboard: bool = False,
     fork_workers: bool = True,
+    meanwhile: Iterable[str] = (),
     **options: Any,
 ) -> bool:
     """Join the cluster named by RAY_ADDRESS or `ray start`; without either, start one. Imports Ray.
@@ -44,7 +45,7 @@ def join_or_start(
     Args:
         loopback: a cluster that is started can be reached from this machine only.
         import_from_cwd: workers import from the directory of this process, which is Ray's default.
-        include_dashboard, fork_workers: see `start_cluster`.
+        include_dashboard, fork_workers, meanwhile: see `start_cluster`.
         options: options of `ray.init`.
 
     Returns:
@@ -66,7 +67,7 @@ def join_or_start(
     init = ray_init if import_from_cwd else _init_elsewhere
     try:
         if starts:
-            start_cluster(include_dashboard, fork_workers, init, **options)
+            start_cluster(include_dashboard, fork_workers, meanwhile, init, **options)
         else:
             init(include_dashboard=include_dashboard, **options)
     except Exception as error:

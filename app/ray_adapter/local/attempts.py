@@ -58,11 +58,14 @@ def start_again(reason: str) -> NoReturn:
 
 
 @contextmanager
-def watched_start(adapt: Callable[[Sequence[str]], Sequence[str]] = list) -> Iterator[None]:
+def watched_start(
+    adapt: Callable[[Sequence[str]], Sequence[str]] = list, meanwhile: Callable[[], object] = lambda: None
+) -> Iterator[None]:
     """Start processes of Ray in sessions of their own meanwhile, and start again when one of them ends.
 
     Args:
         adapt: changes the command of each.
+        meanwhile: called when one has been started, for which Ray would only wait.
     """
     from ray._private import services
 
@@ -73,6 +76,7 @@ def watched_start(adapt: Callable[[Sequence[str]], Sequence[str]] = list) -> Ite
         # In the server's own session, a signal to its process group would end them before it has drained.
         process = popen(adapt(command), *args, start_new_session=True, **options)
         started.append(process)
+        meanwhile()
         return process
 
     over = threading.Event()

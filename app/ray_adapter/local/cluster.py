@@ -1,8 +1,10 @@
 """A Ray cluster for this machine alone, whose files belong to this user."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +49,7 @@ def ray_init(**options: Any) -> None:
 def start_cluster(
     include_dashboard: bool = False,
     fork_workers: bool = False,
+    meanwhile: Iterable[str] = (),
     init: Callable[..., object] = ray_init,
     **options: Any,
 ) -> None:
@@ -55,6 +58,7 @@ def start_cluster(
     Args:
         include_dashboard: start Ray's dashboard, and with it all of Ray's helper processes.
         fork_workers: start Ray's workers by a fork server.
+        meanwhile: modules that this process will need: it imports one while it waits for a process of Ray.
         init: calls `ray.init`; Ray has not been imported before.
         options: further options of `ray.init`.
 
@@ -77,9 +81,15 @@ def start_cluster(
         adapted = command if include_dashboard else without_agents(command)
         return adapted if server is None else server.starting_workers(adapted)
 
+    needed = iter(meanwhile)
+
+    def import_next() -> None:
+        for name in islice(needed, 1):
+            import_module(name)
+
     with ExitStack() as start:
         start.enter_context(new_session(Path(directory)))
         if not include_dashboard:
             start.enter_context(without_helpers())
-        start.enter_context(watched_start(adapt))
+        start.enter_context(watched_start(adapt, import_next))
         init(_temp_dir=directory, include_dashboard=include_dashboard, **options)

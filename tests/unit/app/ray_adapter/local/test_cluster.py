@@ -83,3 +83,19 @@ def test_processes_of_ray_have_sessions_of_their_own(monkeypatch: pytest.MonkeyP
     pid, session = sessions
     assert session == pid
     assert services.ConsolePopen is popen
+
+
+@pytest.mark.usefixtures("temporary")
+def test_modules_are_imported_while_processes_of_ray_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    after: list[list[str]] = []
+    monkeypatch.setattr(cluster, "import_module", imported.append)
+
+    def init(**_: Any) -> None:
+        for _each in range(3):
+            services.ConsolePopen(["true"]).wait()
+            after.append([*imported])
+
+    monkeypatch.setattr(ray, "init", init)
+    start_cluster(meanwhile=["first", "second"])
+    assert after == [["first"], ["first", "second"], ["first", "second"]]
