@@ -104,6 +104,7 @@ class OneProcess:
                 "http_port": self.http_port,
                 "grpc_port": self.grpc_port,
                 "allow_metrics": False,
+                "data_plane": "python",
             }
         )
         self._router = StaticRouter(addresses)

@@ -81,7 +81,8 @@ async def _open_http(
 
     metrics_port = settings.metrics.port if settings.metrics.enabled else 0
     compatible = _compatible_protocols(settings.http)
-    front = HttpFront(service, settings.http, observer, send_buffers, metrics_port, guard, compatible)
+    plane = settings.cluster.data_plane
+    front = HttpFront(service, settings.http, observer, send_buffers, metrics_port, guard, compatible, plane)
     tls = settings.http.certificates.context() if settings.http.certificates else None
     port = await front.start(settings.http.address, settings.http.port, tls=tls)
     logger.info("Started HTTPService at %s:%d", settings.http.address, port)

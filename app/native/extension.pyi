@@ -155,3 +155,78 @@ class ServerEnd:
 
     def take(self, buffer: Buffer, start: int, end: int, /) -> int:
         """Handle requests in a buffer; return where the first frame that is left, or incomplete, begins."""
+
+class Patterns:
+    """Recognises HTTP requests that look like one that was added: `app/protocol/http/request_pattern.py`."""
+
+    def __init__(
+        self,
+        tensor: type[Tensor],
+        request: type[InferRequest],
+        response: type[InferResponse],
+        encode_data: Callable[[Tensor], bytes],
+        /,
+    ) -> None:
+        """Make requests of these types; `encode_data` writes the tensors in the JSON of responses.
+
+        Raises:
+            TypeError: a type has its fields elsewhere than msgspec puts them.
+        """
+
+    def wants(self, data: bytes, /) -> bool:
+        """Return whether a request is to be added: another that begins alike, and is as long, was asked for.
+
+        After many of them it is not: they look different each time.
+        """
+
+    def add(
+        self,
+        data: bytes,
+        json_end: int,
+        holes: tuple[tuple[int, int, int], ...],
+        inputs: tuple[tuple[str, str, tuple[int, ...], int, int, object], ...],
+        fields: tuple[str, str, tuple[RequestedOutput, ...], str, dict[str, Any]],
+        owner: object,
+        /,
+    ) -> bool:
+        """Recognise requests that look like this one; return False if it is too short or has too many inputs.
+
+        Args:
+            data: the request, complete.
+            json_end: where its JSON part ends.
+            holes: as `Hole`, from the start of `data`.
+            inputs: as `PatternInput`.
+            fields: model name, model version, outputs, id and parameters of the requests.
+            owner: what answers them.
+
+        Raises:
+            ValueError: the arguments do not fit together.
+        """
+
+    def match(self, data: bytes, connection: object, /) -> Matched | None:
+        """Return the request that these bytes are, if they are one, like an added one, and nothing more."""
+
+class Matched:
+    """A request that was recognised, until it is answered: its exchange, and the sink of its responses.
+
+    A response that looks like one that was added is written to the connection; any other is passed to
+    `owner.answer(matched, response)`, and after that to `sink` if there is one.
+    """
+
+    connection: Any
+    request: InferRequest
+    call: Any
+    entry: Any
+    sink: Callable[[InferResponse], None]
+    @property
+    def owner(self) -> Any: ...
+    def __call__(self, response: InferResponse, /) -> None: ...
+    def add_answer(self, answer: tuple[Any, ...], /) -> bool:
+        """Write responses like this `Answer` of `response_pattern.py`; return False for too many outputs.
+
+        Raises:
+            ValueError: its parts do not fit together.
+        """
+
+    def disconnect(self) -> None:
+        """Cancel the request, whose client has disconnected."""

@@ -47,7 +47,6 @@ PyObject *response_of(const Messages *self, const void *meta, size_t nbytes, PyO
 
 /* Return where the instances of a type have a field; -1 with an error where it is no slot. */
 Py_ssize_t offset_of(PyTypeObject *type, PyObject *name);
-Py_ssize_t named_offset(PyTypeObject *type, const char *name);
 
 /* Methods of the type. */
 PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t count);

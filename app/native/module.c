@@ -5,7 +5,8 @@ static int execute(PyObject *module)
 {
     if (PyModule_AddStringConstant(module, "SOURCES", SOURCES) < 0)
         return -1;
-    return add_mapping(module) < 0 || add_messages(module) < 0 || add_ends(module) < 0 ? -1 : 0;
+    int failed = add_mapping(module) < 0 || add_messages(module) < 0 || add_ends(module) < 0;
+    return failed || add_http_patterns(module) < 0 ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};

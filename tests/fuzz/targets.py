@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import hpack
@@ -27,6 +28,7 @@ from app.core.config.text import parse_config_json, parse_pbtxt
 from app.core.config.validation import validate
 from app.core.errors import InferError
 from app.core.tensors import Buffer, InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
+from app.native.choice import missing
 from app.protocol.grpc import framing, http2, request_message, request_template
 from app.protocol.http import content_coding, generate, http1
 from app.protocol.http import v2 as http_v2
@@ -34,6 +36,8 @@ from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire import compiled, control_messages, frames, messages
 from tests.channel_ends import called, served
+from tests.unit.app.ingress import http_peer
+from tests.unit.app.ingress.two_planes import Planes
 
 MODELS = Path(__file__).parents[2] / "model_repository"
 LIMIT = 1 << 16
@@ -73,6 +77,20 @@ def http_infer(data: bytes) -> None:
     length, body = _cut(data)
     infer = http_v2.decode_infer("m", "", body, length or None, LIMIT)
     _checker.check(infer.request)
+
+
+def http_known(data: bytes) -> None:
+    """What a connection reads at once: where requests are recognised, the same happens as elsewhere."""
+    if not missing():
+        _planes().ask(data)
+
+
+@cache
+def _planes() -> Planes:
+    planes = Planes()
+    for seed in TARGETS["http_known"].seeds:
+        planes.learn(seed)
+    return planes
 
 
 def http_raw(data: bytes) -> None:
@@ -210,6 +228,15 @@ def _json_infer(**fields: object) -> dict[str, object]:
     return {"inputs": [{"name": "I", "shape": [1, 2], "datatype": "INT32", **fields}]}
 
 
+def _sent(tensor: bytes = b"", **fields: object) -> bytes:
+    """Return an HTTP request of a model that answers it."""
+    given = fields if fields.keys() - {"id"} else {"parameters": {"binary_data_size": len(tensor)}}
+    entry = {"name": "INPUT0", "shape": [1, 2], "datatype": "INT32", **given}
+    text = json.dumps({"id": entry.pop("id", ""), "inputs": [entry]}).encode()
+    length = f"Inference-Header-Content-Length: {len(text)}"
+    return http_peer.request(http_peer.INFER, text + tensor, length, "User-Agent: " + "a" * 40)
+
+
 def _grpc_infer(typed: bool) -> bytes:
     message = pb.ModelInferRequest(model_name="m", id="7")
     tensor = message.inputs.add(name="I", datatype="INT32", shape=[1, 2])
@@ -293,6 +320,7 @@ TARGETS: dict[str, Target] = {
             _with_header(_json_infer(datatype="BYTES", data=["é", "\ud800"])),
         ),
     ),
+    "http_known": Target(http_known, (), (_sent(data=[1, 2], id="a"), _sent(data=[[3, 4]]), _sent(bytes(8)))),
     "http_raw": Target(http_raw, _OK, (bytes(8), b"")),
     "http_generate": Target(
         http_generate, _OK, (b'{"I": [1, 2], "S": "x", "parameters": {"t": 1.5}, "id": "a"}',)

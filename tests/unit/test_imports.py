@@ -52,8 +52,8 @@ app.ingress.metrics: app.access app.core app.core.observability app.core.rollout
     app.settings
 app.ingress.net: app.core
 app.ingress.rest: app.core app.core.config app.core.observability app.ingress.access app.ingress.client_memory
-    app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.http
-    app.protocol.observability app.routing app.settings
+    app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.native app.protocol
+    app.protocol.http app.protocol.observability app.routing app.settings
 app.ingress.service: app.access app.cache app.core app.core.config app.core.rollout app.ensemble
     app.ingress.client_memory app.rollout app.routing app.settings app.transport app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing

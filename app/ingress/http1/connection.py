@@ -11,7 +11,7 @@ from typing import Final
 
 from app.core.tensors import Buffer
 from app.ingress.http1.body import ChunkedRequest, InPlaceProtocol, Receiving, RoutedHead, SizedBody
-from app.ingress.http1.exchange import Exchange
+from app.ingress.http1.exchange import Exchange, Recognised, Recogniser
 from app.ingress.http1.state import HttpState
 from app.ingress.net.buffered_protocol import switch_protocol
 from app.ingress.net.pace import Pace
@@ -33,8 +33,9 @@ class HttpConnection(asyncio.Protocol):
         self._state = state
         self._settings = state.settings
         self._heads = state.heads
+        self._recogniser = state.recogniser
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | Recognised | None = None
         self._ahead = b""
         self._receiving: Receiving | None = None
         self._in_place: InPlaceProtocol | None = None
@@ -58,6 +59,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(self._settings.write_buffer_bytes, 0)
         if not self._state.admit(self):
             self._heads = self._state.no_heads  # its first request is new, for `_new_head` to refuse
+            self._recogniser = None
             self._state.loop.call_later(self._settings.linger_s, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -92,8 +94,10 @@ class HttpConnection(asyncio.Protocol):
             self._buffer_ahead(data)
         elif self._receiving is not None:
             self._receive(data)
-        else:
-            self._parse(self._ahead + data if self._ahead else data)
+        elif self._ahead:
+            self._parse(self._ahead + data)
+        elif self._recogniser is None or not self._recognise(self._recogniser, data):
+            self._parse(data)
 
     # Receiving.
 
@@ -120,6 +124,8 @@ class HttpConnection(asyncio.Protocol):
         if length is not None and length <= len(data) - end:
             self._ahead = data[end + length :]
             self._start(routed, memoryview(data)[end : end + length])
+            if self._recogniser is not None and end + length == len(data):
+                self._recogniser.learn(routed, data, end)
         else:
             self._begin_body(routed, data[end:])
 
@@ -208,6 +214,25 @@ class HttpConnection(asyncio.Protocol):
         self._start(routed, body)
 
     # Answering.
+
+    def _recognise(self, recogniser: Recogniser, data: bytes) -> bool:
+        """Start to answer a request that looks like one that was read before; return whether it does."""
+        found = self._exchange = recogniser.match(data, self)
+        if found is None:
+            return False
+        try:
+            if found.owner.start(found):
+                return True
+        except Exception as error:
+            exchange = self._exchange = Exchange(self, found.owner.head)
+            exchange.fail(error)
+            return True
+        self._exchange = None
+        return False
+
+    def go_on(self, exchange: Exchange) -> None:
+        """Answer the request that was recognised by this exchange."""
+        self._exchange = exchange
 
     def _start(self, routed: RoutedHead, body: memoryview) -> None:
         begun, self._begun = self._begun, 0.0

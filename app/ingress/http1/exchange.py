@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import Buffer
@@ -32,6 +32,27 @@ class Connection(Protocol):
     def exchange_done(self, keep_alive: bool) -> None: ...
 
     def abort(self) -> None: ...
+
+
+class Recognised(Protocol):
+    """A request that looks like one that was read before: it has not been read itself."""
+
+    @property
+    def owner(self) -> Any: ...
+
+    def disconnect(self) -> None:
+        """Handle that the client has disconnected."""
+
+
+class Recogniser(Protocol):
+    """Recognises requests that look like one that was read before."""
+
+    @property
+    def match(self) -> Callable[[bytes, Any], Recognised | None]:
+        """Return the request that some received bytes are, for a connection, if they are one and no more."""
+
+    def learn(self, routed: Any, data: bytes, head_size: int) -> None:
+        """Recognise requests that look like this complete one from now on."""
 
 
 class Route(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.ingress.http1.connection import HttpConnection
-from app.ingress.http1.exchange import Route
+from app.ingress.http1.exchange import Recogniser, Route
 from app.ingress.http1.state import HttpState
 from app.ingress.net.listener import Listener
 from app.ingress.net.slow_clients import SendBufferLimit
@@ -28,8 +28,9 @@ class HttpServer(Listener):
         route: Callable[[RequestHead], Route],
         settings: Http1Settings,
         send_buffers: SendBufferLimit | None = None,
+        recogniser: Recogniser | None = None,
     ) -> None:
-        self.state = HttpState(settings, route, send_buffers)
+        self.state = HttpState(settings, route, send_buffers, recogniser)
         super().__init__(self.state)
 
     async def start(

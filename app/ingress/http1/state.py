@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.ingress.http1.body import RoutedHead
-from app.ingress.http1.exchange import Route
+from app.ingress.http1.exchange import Recogniser, Route
 from app.ingress.net.server_state import ServerState
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.header_cache import HeaderCache
@@ -22,6 +22,7 @@ class HttpState(ServerState):
         buffered: request bytes of bodies that came in more than one piece.
         heads: parsed request heads with their routes, by their bytes.
         no_heads: what connections beyond the limit have in place of them.
+        recogniser: answers requests without reading them; None where all are read.
         read_buffer: receive buffer of connections with long bodies.
     """
 
@@ -30,6 +31,7 @@ class HttpState(ServerState):
         settings: Http1Settings,
         route: Callable[[RequestHead], Route],
         send_buffers: SendBufferLimit | None,
+        recogniser: Recogniser | None = None,
     ) -> None:
         """
         Args:
@@ -40,6 +42,7 @@ class HttpState(ServerState):
         self.heads = HeaderCache[RoutedHead](max_entries=4096, max_key_bytes=2048, max_bytes=4 << 20)
         self.no_heads = HeaderCache[RoutedHead](max_entries=0, max_key_bytes=0, max_bytes=0)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        self.recogniser = recogniser
         self._route = route
 
     def add_head(self, data: bytes, head: RequestHead) -> RoutedHead:

@@ -16,6 +16,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.rest.context import RouteContext
 from app.ingress.rest.generate import GenerateRoute
 from app.ingress.rest.infer import InferRoute
+from app.ingress.rest.known_requests import known_requests
 from app.ingress.rest.management import build_rest_api
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
@@ -42,6 +43,7 @@ class HttpFront:
         metrics_port: see `build_rest_api`.
         guard: decides who may do what; None if everybody may do everything.
         compatible: find the routes of other servers' protocols, which come first.
+        data_plane: see `is_native`.
     """
 
     name = "http"
@@ -56,6 +58,7 @@ class HttpFront:
         metrics_port: int = 0,
         guard: Guard | None = None,
         compatible: Iterable[FindRoute] = (),
+        data_plane: str = "auto",
     ) -> None:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._guard = guard
@@ -68,7 +71,8 @@ class HttpFront:
             service, observer, settings.forwarder, settings.max_input_size, settings.http1, send_buffers
         )
         self._compatible = tuple(compatible)
-        self._server = HttpServer(self.route, settings.http1, send_buffers)
+        known = known_requests(data_plane, settings.max_input_size)
+        self._server = HttpServer(self.route, settings.http1, send_buffers, known)
 
     @property
     def connections(self) -> int:

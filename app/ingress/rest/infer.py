@@ -24,7 +24,7 @@ from app.protocol.http.v2 import (
 )
 from app.routing.table import NotLoaded, VersionEntry
 
-_ENDPOINT: Final = "HTTP end point"
+ENDPOINT: Final = "HTTP end point"
 """This endpoint in Triton's refusal of decoupled models."""
 _HEAVY: Final = 256 << 10
 """Bytes of JSON or of compressed data from which the work is done in a thread."""
@@ -49,7 +49,7 @@ class InferRoute:
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Decode and submit."""
         try:
-            entry = self.context.service.resolve_single(self.model, self.version, _ENDPOINT)
+            entry = self.context.service.resolve_single(self.model, self.version, ENDPOINT)
         except NotLoaded as idle:
             self.context.start_loaded(exchange, idle.entry, partial(self.start, exchange, body))
             return
@@ -62,6 +62,17 @@ class InferRoute:
             )
         else:
             self._submit(exchange, entry, self._decode(body, entry))
+
+    def json_end(self, head: RequestHead, head_size: int) -> int:
+        """Return where the JSON part of a request ends, from the start of its head; 0 unless it is plain.
+
+        Requests that are compressed, raw or chunked are not, nor are those whose response is compressed or
+        closes the connection, nor any while headers are forwarded.
+        """
+        length = head.content_length if self._header_length is None else self._json_length
+        kept_alive = head.keep_alive and head.version == "1.1"
+        changed = self.encoding or self._compressed or not self._supported or self.context.forwarder
+        return head_size + length if length and kept_alive and not changed else 0
 
     def _known_json_length(self, content_length: int | None) -> int | None:
         """Return the length of the JSON part if the head alone determines it."""
@@ -86,14 +97,14 @@ class InferRoute:
         return decode_infer(self.model, self.version, body, length, limit)
 
     def _submit(self, exchange: Exchange, entry: VersionEntry, infer: HttpInfer) -> None:
-        writer = _ResponseWriter(self, exchange, entry, infer)
+        writer = ResponseWriter(self, exchange, entry, infer)
         exchange.on_disconnect = writer.cancel
         writer.call = self.context.submit(
             exchange, entry, infer.request, writer.on_response, self._traceparent
         )
 
 
-class _ResponseWriter:
+class ResponseWriter:
     """The sink of one inference."""
 
     __slots__ = ("_entry", "_exchange", "_held", "_infer", "_route", "_seen", "call")

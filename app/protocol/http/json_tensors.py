@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
 from app.core.errors import InferError, internal, invalid_arg
@@ -25,11 +24,17 @@ MAX_ELEMENT_COUNT: Final = (1 << 63) - 1
 MAX_RANK: Final = 64  # of a numpy array
 _MSGSPEC_EXPONENT: Final = 1e16  # magnitude from which msgspec prints an exponent
 _RAPIDJSON_EXPONENT: Final = 1e21  # magnitude from which rapidjson does
+_encode: Final = msgspec.json.Encoder().encode
 
 _BINARY_ONLY: Final = frozenset(("FP16", "BF16"))
 _NUMBERS: Final = frozenset((int, float))
 _WIDEST: Final = {"u": np.uint64, "i": np.int64}
-_FLOAT_CODES: Final = {"FP32": "f", "FP64": "d"}
+_CODES: Final = {
+    **{"FP32": "f", "FP64": "d"},
+    **{"INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q"},
+    **{"UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q"},
+}
+"""Of the `array` types of the same layout."""
 _REFUSALS: Final = {
     "b": "attempt to access JSON non-boolean as boolean",
     "u": "attempt to access JSON non-unsigned-integer as unsigned-integer",
@@ -123,12 +128,19 @@ def _number_bytes(datatype: str, count: int, flat: list[Any]) -> bytes:
         raise _data_error("Shape does not match true shape of 'data' field")
     if kind == "b":
         return bytes(flat)
-    try:
-        if kind == "f":  # `array` casts like C: a number beyond FP32 is infinite, without numpy's warning
-            return array(_FLOAT_CODES[datatype], flat).tobytes()
-        return np.array(flat, dtype=_WIDEST[kind]).astype(dtype).tobytes()
+    try:  # `array` casts floats like C: a number beyond FP32 is infinite, without numpy's warning
+        return array(_CODES[datatype], flat).tobytes()
     except OverflowError:
-        raise _data_error(_REFUSALS[kind]) from None
+        return _truncated(datatype, flat)
+
+
+def _truncated(datatype: str, flat: list[Any]) -> bytes:
+    """Cast numbers, of which at least one does not fit the data type, like C."""
+    dtype = DATATYPES[datatype].dtype
+    try:
+        return np.array(flat, dtype=_WIDEST[dtype.kind]).astype(dtype).tobytes()
+    except (KeyError, OverflowError):
+        raise _data_error(_REFUSALS[dtype.kind]) from None
 
 
 def _data_error(text: str) -> InferError:
@@ -196,17 +208,14 @@ def encode_data(tensor: Tensor) -> bytes:
     row = DATATYPES[tensor.datatype]
     if len(tensor.data) != prod(tensor.shape) * row.itemsize:
         raise _size_error(tensor.name)
-    if row.dtype.kind == "f":
-        return _json_floats(np.frombuffer(tensor.data, row.dtype).astype(np.float64))
     if row.dtype.kind == "b":
-        return msgspec.json.encode((np.frombuffer(tensor.data, np.uint8) != 0).tolist())
-    return msgspec.json.encode(np.frombuffer(tensor.data, row.dtype).tolist())
-
-
-def _json_floats(values: npt.NDArray[np.float64]) -> bytes:
-    if np.logical_and.reduce(np.abs(values) < _MSGSPEC_EXPONENT):  # false with NaN
-        return msgspec.json.encode(values.tolist())
-    return b"[%b]" % b",".join(map(_json_float, values.tolist()))
+        return _encode((np.frombuffer(tensor.data, np.uint8) != 0).tolist())
+    values = np.frombuffer(tensor.data, row.dtype).tolist()
+    text = _encode(values)
+    # msgspec prints null for NaN and Infinity.
+    if text.count(b"e") > text.count(b"e-") or b"n" in text:
+        return b"[%b]" % b",".join(map(_json_float, values))
+    return text
 
 
 def _json_float(value: float) -> bytes:

@@ -100,22 +100,27 @@ def parse_header(data: bytes | memoryview) -> InferHeader:
     """
     if len(data) > MAX_ARRAYS:
         strict_json.check_count(data, b"[{", MAX_ARRAYS)
+    header = read_plain(data)
+    if header is None:
+        header = read_header(strict_json.parse_first(data))
+        check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
+    return header
+
+
+def read_plain(data: bytes | memoryview) -> InferHeader | None:
+    """Decode the JSON part of a request; None if it is to be read value by value, as for equal keys.
+
+    Raises:
+        InferError: it is nested too deeply, or has too many entries.
+    """
     try:
         header = _decode(data)
     except RecursionError:
         raise strict_json.too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _read_first(data)
+        return None
     check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
-    if _has_equal_keys(bytes(data), header):
-        return _read_first(data)
-    return header
-
-
-def _read_first(data: bytes | memoryview) -> InferHeader:
-    header = read_header(strict_json.parse_first(data))
-    check_entries(len(header.inputs), len(header.outputs), len(header.parameters))
-    return header
+    return None if _has_equal_keys(bytes(data), header) else header
 
 
 class _InputData(msgspec.Struct, gc=False):
@@ -128,7 +133,14 @@ class _Data(msgspec.Struct, gc=False):
     inputs: list[_InputData]
 
 
-_read_data: Final = msgspec.json.Decoder(_Data).decode
+_decode_data: Final = msgspec.json.Decoder(_Data).decode
+
+
+def read_data(data: bytes) -> list[bytes]:
+    """Return the JSON of each input's data, empty where there is none."""
+    return [bytes(entry.data) for entry in _decode_data(data).inputs]
+
+
 _LONG: Final = 4096
 _SEARCHED: Final = 256
 """Bytes of a long tensor that are searched for: a search for all of them takes longer than their decoding."""
@@ -141,8 +153,7 @@ def _has_equal_keys(data: bytes, header: InferHeader) -> bool:
     """
     if data.count(b":") == _fewest_members(header):
         return False  # there is none but those that were read
-    for entry in _read_data(data).inputs:
-        tensor = bytes(entry.data)
+    for tensor in read_data(data):
         if len(tensor) > _LONG and tensor[:1] == b"[":
             start = data.find(tensor[:_SEARCHED])
             if data.startswith(tensor, start):

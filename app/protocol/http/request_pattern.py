@@ -1,0 +1,163 @@
+"""What requests look like that differ in their id and their tensors only, for recognising them unread.
+
+A request that has the same bytes as a known one, but for what is in the holes, is read the same way: a hole
+is one string or one array of the JSON, whole, and two probes have shown that what is in it becomes the id, or
+the data of that input, and changes nothing else.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Final, NamedTuple
+
+import msgspec
+
+from app.core.errors import InferError
+from app.core.tensors import Parameters, RegionSlice, RequestedOutput
+from app.protocol.http.json_tensors import tensor_bytes
+from app.protocol.http.request_template import (
+    HttpRequestTemplate,
+    InputTemplate,
+    make_template,
+    read_data,
+    read_plain,
+)
+
+ID: Final = -1
+"""The `input` of the hole that has the request's id."""
+_ID: Final = re.compile(rb'(?<!\\)"id"\s*:\s*"([ !#-\[\]-~]+)"')
+_PROBES: Final = ((b"i", 0), (b"jj", 1))
+"""Two ids, and what two tensors are filled with."""
+_decode_list: Final = msgspec.json.Decoder(list).decode
+
+Source = Callable[[bytes], bytes] | bytes | None
+"""What reads a tensor out of a hole, or its data that is always the same; None for one behind the JSON."""
+
+
+class Hole(NamedTuple):
+    """The bytes of the JSON that hold an input's data, or the id without its quotes (`ID`)."""
+
+    start: int
+    end: int
+    input: int
+
+
+class PatternInput(NamedTuple):
+    """An input; `start` and `end` are bytes behind the JSON, for one that has its data there."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+    source: Source
+
+
+class RequestPattern(NamedTuple):
+    """The JSON of a request, and how the others with its look are read; see `HttpRequestTemplate`."""
+
+    holes: tuple[Hole, ...]
+    inputs: tuple[PatternInput, ...]
+    outputs: tuple[RequestedOutput, ...]
+    id: str
+    parameters: Parameters
+    binary_default: bool
+    binary_size: int
+    needs_json_encoding: bool
+
+
+def find_pattern(json: bytes, max_input_size: int) -> RequestPattern | None:
+    """Return what requests with a JSON part like this one look like; None if that is not certain."""
+    try:
+        template = _read(json, max_input_size)
+        if template is None or not _is_simple(template):
+            return None
+        holes = _find_holes(json, template)
+        if not all(_probed(json, template, holes, max_input_size, *probe) for probe in _PROBES):
+            return None
+    except (InferError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    inputs = [_pattern_input(entry) for entry in template.inputs]
+    for hole in holes:
+        if hole.input != ID:
+            entry = inputs[hole.input]
+            read = partial(_read_tensor, entry.name, entry.datatype, entry.shape, max_input_size)
+            inputs[hole.input] = entry._replace(source=read)
+    return RequestPattern(
+        holes,
+        tuple(inputs),
+        template.outputs,
+        template.id,
+        template.parameters,
+        template.binary_default,
+        template.binary_size,
+        template.needs_json_encoding,
+    )
+
+
+def _pattern_input(entry: InputTemplate) -> PatternInput:
+    assert not isinstance(entry.data, RegionSlice), "a request with one has `regions`"
+    return PatternInput(entry.name, entry.datatype, entry.shape, entry.start, entry.end, entry.data)
+
+
+def _read(json: bytes, max_input_size: int) -> HttpRequestTemplate | None:
+    header = read_plain(json)
+    return None if header is None else make_template(header, max_input_size)
+
+
+def _is_simple(template: HttpRequestTemplate) -> bool:
+    """Return whether a request has no reserved parameters, regions and classifications."""
+    return not template.reserved and not any(
+        output.classification or output.region is not None for output in template.outputs
+    )
+
+
+def _find_holes(json: bytes, template: HttpRequestTemplate) -> tuple[Hole, ...]:
+    found = [match.span(1) for match in _ID.finditer(json)]
+    own = len(found) == 1 and json[slice(*found[0])] == template.id.encode()
+    holes = [Hole(*found[0], ID)] if own else []
+    position = 0
+    for number, raw in enumerate(read_data(json)):
+        if template.inputs[number].data is None:
+            continue
+        match = re.compile(rb'(?<!\\)"data"\s*:\s*(' + re.escape(raw) + rb")").search(json, position)
+        if match is not None:
+            holes.append(Hole(*match.span(1), number))
+            position = match.end()
+    return tuple(sorted(holes))
+
+
+def _probed(
+    json: bytes,
+    template: HttpRequestTemplate,
+    holes: tuple[Hole, ...],
+    max_input_size: int,
+    identifier: bytes,
+    filling: int,
+) -> bool:
+    """Return whether the request with other things in its holes is the same request but for these."""
+    inputs, probed, position, changed_id = list(template.inputs), b"", 0, template.id
+    for hole in holes:
+        if hole.input == ID:
+            text, changed_id = identifier, identifier.decode()
+        else:
+            entry = inputs[hole.input]
+            text = _filled(entry.datatype, prod(entry.shape), filling)
+            data = _read_tensor(entry.name, entry.datatype, entry.shape, max_input_size, text)
+            inputs[hole.input] = entry._replace(data=data)
+        probed += json[position : hole.start] + text
+        position = hole.end
+    expected = template._replace(inputs=tuple(inputs), id=changed_id)
+    found = _read(probed + json[position:], max_input_size)
+    return found is not None and found._replace(is_cacheable=expected.is_cacheable) == expected
+
+
+def _filled(datatype: str, count: int, filling: int) -> bytes:
+    element = {"BYTES": str(filling), "BOOL": bool(filling)}.get(datatype, filling)
+    return msgspec.json.encode([element] * count)
+
+
+def _read_tensor(name: str, datatype: str, shape: tuple[int, ...], max_input_size: int, text: bytes) -> bytes:
+    """Read the JSON array of an input; any error means that the whole request has to be read."""
+    return tensor_bytes(name, datatype, prod(shape) if shape else 0, _decode_list(text), max_input_size)
