@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "app.commands.dev", "Serve models in one process, and load them again when files are saved."
     ),
     "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
+    "migrate": Command("app.commands.migrate", "Make a repository of the models of another server."),
     "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),
     "rollout": Command("app.commands.rollout", "Show, change and compare rollouts of new versions."),
     "status": Command("app.commands.status", "Print addresses, models and processes of a server."),

@@ -1,1 +1,1 @@
-"""Programs for users of a server: they ask it as any client does, and import nothing of it."""
+"""Programs for users of a server: those that ask one do so as any client, and import nothing of it."""

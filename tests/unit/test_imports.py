@@ -16,8 +16,8 @@ TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access app.console app.core app.core.config app.core.observability app.core.rollout
-    app.engine app.routing app.settings backends deployments.environments deployments.manager
-    deployments.model_store nereid
+    app.engine app.routing app.settings app.tools.migrate backends deployments.environments
+    deployments.manager deployments.model_store nereid
 app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core
@@ -77,6 +77,7 @@ app.testing: app.core app.core.config app.engine app.routing app.transport backe
 app.tools:
 app.tools.analyze: app.tools.perf app.tools.perf.command app.tools.perf.generator app.tools.perf.report
     nereid_client
+app.tools.migrate: app.core app.protocol app.protocol.tfserving
 app.tools.perf: app.tools.perf.generator nereid_client
 app.tools.perf.command: app.tools.perf app.tools.perf.generator app.tools.perf.report nereid_client
 app.tools.perf.generator: nereid_client

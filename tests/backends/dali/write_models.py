@@ -22,8 +22,10 @@ def pipeline():
         pictures, dtype=types.FLOAT, output_layout="CHW", mean=[128.0] * 3, std=[64.0] * 3
     )
 """
-TWICE = PICTURES + "\n\n@autoserialize\n@pipeline_def(batch_size=1, num_threads=1, device_id=None)\n" + (
-    'def another():\n    return fn.external_source(name="X", device="cpu")\n'
+TWICE = (
+    PICTURES
+    + "\n\n@autoserialize\n@pipeline_def(batch_size=1, num_threads=1, device_id=None)\n"
+    + ('def another():\n    return fn.external_source(name="X", device="cpu")\n')
 )
 
 

@@ -1,0 +1,167 @@
+"""`nereid migrate`: a model repository made of the models of another server."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from app.tools.migrate import kserve, mlserver, tfserving, torchserve, verify
+from app.tools.migrate.plan import MigratedModel, MigrationError, Written, write
+
+_ABOUT: Final = "Make a model repository of the models of TensorFlow Serving, TorchServe, MLServer or KServe."
+_EXAMPLE: Final = """examples:
+  nereid migrate tfserving models.config --to repository
+  nereid migrate torchserve model_store --to repository
+  nereid migrate mlserver models --to repository --json
+  nereid migrate kserve services.yaml --storage /mnt/models --to repository
+  nereid migrate tfserving models.config --to repository --verify http://old:8501 --nereid http://localhost:8000
+
+Files are linked where the file system can, otherwise copied; nothing of the source is executed, unpickled
+or changed. What is not carried over is printed. The exit status is 0 when every model was written, and found
+equal by --verify, 1 when one was not, 2 when there is nothing to migrate. docs/migrate.md has more."""
+_SOURCES: Final = {
+    "tfserving": "a models.config, or a directory of models with <version>/saved_model.pb",
+    "torchserve": "a .mar, a directory of them, or a config.properties",
+    "mlserver": "a directory with model-settings.json, or of such directories",
+    "kserve": "a YAML file of InferenceServices",
+}
+
+
+class Outcome(NamedTuple):
+    """What became of a model; `error` is "" for one that was written."""
+
+    model: str
+    written: Written | None
+    notes: tuple[str, ...]
+    error: str = ""
+    verified: verify.Comparison | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether it was written and, if that was asked for, gives equal answers."""
+        return not self.error and (self.verified is None or not self.verified.difference)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if (arguments.verify or arguments.load) and not arguments.nereid:
+        parser.error("--verify and --load need --nereid URL")
+    if arguments.verify and arguments.kind == "torchserve" and not arguments.input:
+        parser.error("--verify of TorchServe needs --input FILE: only its handlers know what they take")
+    outcomes = []
+    try:
+        for outcome in _outcomes(arguments):
+            outcomes.append(outcome)
+            if not arguments.json:
+                print(_text(outcome), flush=True)
+    except (MigrationError, OSError) as error:
+        if not arguments.json or not outcomes:
+            print(f"nereid migrate: {error}", file=sys.stderr)
+        outcomes.append(Outcome("", None, (), str(error)))
+    if arguments.json:
+        print(json.dumps([_fields(outcome) for outcome in outcomes], indent=2, ensure_ascii=False))
+    if not any(outcome.model for outcome in outcomes):
+        return 2
+    return 0 if all(outcome.good for outcome in outcomes) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nereid migrate",
+        description=_ABOUT,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kind", choices=_SOURCES, help="the old server")
+    sources = "; ".join(f"{name}: {what}" for name, what in _SOURCES.items())
+    parser.add_argument("source", type=Path, metavar="SOURCE", help=sources)
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="REPOSITORY", help="the directory to write to"
+    )
+    parser.add_argument("--copy", action="store_true", help="copy files that could be linked")
+    parser.add_argument(
+        "--batching-parameters-file", type=Path, metavar="FILE", help="as of TensorFlow Serving"
+    )
+    parser.add_argument(
+        "--storage", type=Path, metavar="DIRECTORY", help="the models that storageUri of KServe names"
+    )
+    parser.add_argument("--load", action="store_true", help="have the server --nereid load each model")
+    parser.add_argument(
+        "--verify", metavar="URL", help="the old server, whose answers are compared with Nereid's"
+    )
+    parser.add_argument("--nereid", metavar="URL", help="the HTTP address of the new server")
+    parser.add_argument(
+        "--input", type=Path, metavar="FILE", help="body of the request of --verify; by default made up"
+    )
+    parser.add_argument("--json", action="store_true", help="print a list of objects")
+    return parser
+
+
+def _models(arguments: argparse.Namespace) -> Iterator[MigratedModel]:
+    if not arguments.source.exists():
+        raise MigrationError(f"there is no {arguments.source}")
+    readers: dict[str, Callable[[], Iterator[MigratedModel]]] = {
+        "tfserving": partial(tfserving.models, arguments.source, arguments.batching_parameters_file),
+        "torchserve": partial(torchserve.models, arguments.source),
+        "mlserver": partial(mlserver.models, arguments.source),
+        "kserve": partial(kserve.models, arguments.source, arguments.storage),
+    }
+    return readers[arguments.kind]()
+
+
+def _outcomes(arguments: argparse.Namespace) -> Iterator[Outcome]:
+    for model in _models(arguments):
+        name = model.config.name
+        try:
+            written = write(model, arguments.to, arguments.copy)
+            if arguments.load:
+                path = f"/v2/repository/models/{name}/load"
+                verify.ask(arguments.nereid, verify.Request(path, b"{}"))
+        except MigrationError as error:
+            yield Outcome(name, None, model.notes, str(error))
+            continue
+        verified = _verified(arguments, name) if arguments.verify else None
+        yield Outcome(name, written, model.notes, verified=verified)
+
+
+def _verified(arguments: argparse.Namespace, model: str) -> verify.Comparison:
+    old, new = arguments.verify, arguments.nereid
+    try:
+        if arguments.kind == "torchserve":
+            return verify.compare(model, verify.torchserve_request(model, arguments.input), old, new)
+        given = arguments.input.read_bytes() if arguments.input else b""
+        if arguments.kind == "tfserving":
+            request = verify.tfserving_request(model, old)
+            return verify.compare(model, request._replace(body=given or request.body), old, new)
+        request = verify.v2_request(model, new)
+        return verify.compare_v2(model, request._replace(body=given or request.body), old, new)
+    except (MigrationError, OSError, ValueError, KeyError) as error:
+        return verify.Comparison(model, "", f"cannot be compared: {error}")
+
+
+def _text(outcome: Outcome) -> str:
+    written = outcome.written
+    if written is None:
+        lines = [f"{outcome.model}: not written: {outcome.error}"]
+    else:
+        size = f"{written.nbytes / 1e6:.1f} MB"
+        lines = [f"{outcome.model}: {written.files} files, {size}, {written.linked} of them links"]
+    lines += [f"  note: {note}" for note in outcome.notes]
+    if outcome.verified is not None:
+        lines.append(f"  {outcome.verified.path}: {outcome.verified.difference or 'equal answers'}")
+    return "\n".join(lines)
+
+
+def _fields(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "model": outcome.model,
+        "written": outcome.written._asdict() if outcome.written else None,
+        "error": outcome.error,
+        "notes": outcome.notes,
+        "verified": outcome.verified._asdict() if outcome.verified else None,
+    }

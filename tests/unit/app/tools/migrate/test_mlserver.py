@@ -1,0 +1,106 @@
+"""What becomes of models of MLServer, and of those of KServe in the same formats."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.tools.migrate import kserve
+from app.tools.migrate.mlserver import models
+from app.tools.migrate.plan import MigrationError
+from tests.unit.app.tools.migrate.sources import FLOAT, saved_model
+
+SETTINGS: dict[str, Any] = {
+    "name": "iris",
+    "implementation": "mlserver_sklearn.SKLearnModel",
+    "parameters": {"uri": "./model.joblib", "version": "v2.1", "environment_tarball": "env.tar.gz"},
+    "inputs": [{"name": "x", "datatype": "FP64", "shape": [-1, 4]}],
+    "outputs": [{"name": "predict", "datatype": "INT64", "shape": [-1, 1]}],
+}
+
+
+def source(directory: Path, file: str = "model.joblib", **settings: Any) -> Path:
+    directory.mkdir(parents=True)
+    (directory / file).write_bytes(b"\x80\x04not unpickled")
+    (directory / "model-settings.json").write_text(json.dumps({**SETTINGS, **settings}))
+    return directory
+
+
+def test_settings_become_a_configuration(tmp_path: Path) -> None:
+    source(tmp_path / "iris", max_batch_size=16, max_batch_time=0.5, parallel_workers=2)
+    (model,) = models(tmp_path)
+    config = model.config
+    assert (config.name, config.max_batch_size, config.instance_group[0].count) == ("iris", 16, 2)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 500_000
+    assert [(tensor.name, list(tensor.dims)) for tensor in (*config.input, *config.output)] == [
+        ("x", [4]),
+        ("predict", [1]),
+    ]
+    assert [item.target for item in model.items] == ["2/model.py", "2/model.joblib"]
+    assert any("EXECUTION_ENV_PATH" in note for note in model.notes)
+
+
+def test_without_batching_requests_have_any_number_of_rows(tmp_path: Path) -> None:
+    (model,) = models(source(tmp_path / "m", inputs=[], outputs=[]))
+    assert (model.config.max_batch_size, list(model.config.input[0].dims)) == (0, [-1, -1])
+    assert any("'predict', of FP32, is assumed" in note for note in model.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"implementation": "models.Mine"}, "has to become a Python model"),
+        ({"parameters": {"uri": "absent"}}, "there is no model in"),
+        ({"inputs": [{"name": "x"}]}, "has no name, datatype and shape"),
+    ],
+)
+def test_what_cannot_be_migrated_is_refused(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(MigrationError, match=text):
+        list(models(source(tmp_path / "m", **settings)))
+
+
+SERVICE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {{name: {name}}}
+spec:
+  predictor:
+    minReplicas: 2
+    model: {{modelFormat: {{name: {kind}}}, storageUri: {uri}}}
+"""
+
+
+def services(tmp_path: Path, kind: str, uri: str, name: str = "service") -> Path:
+    file = tmp_path / "services.yaml"
+    file.write_text(SERVICE.format(kind=kind, uri=uri, name=name))
+    return file
+
+
+def test_inference_services_become_models(tmp_path: Path) -> None:
+    saved_model(tmp_path / "tf" / "1", serving_default={"x": (FLOAT, [-1, 2])})
+    (model,) = kserve.models(services(tmp_path, "tensorflow", f"file://{tmp_path}/tf"), None)
+    assert (model.config.name, model.config.platform) == ("service", "tensorflow_savedmodel")
+    assert model.notes == ("minReplicas of the predictor is not carried over",)
+    (tmp_path / "storage" / "service").mkdir(parents=True)
+    (tmp_path / "storage" / "service" / "m.onnx").write_bytes(b"x")
+    (model,) = kserve.models(services(tmp_path, "onnx", "s3://bucket/m"), tmp_path / "storage")
+    assert [item.target for item in model.items] == ["1/model.onnx"]
+    (tmp_path / "storage" / "service" / "model.joblib").write_bytes(b"x")
+    (model,) = kserve.models(services(tmp_path, "sklearn", "s3://bucket/m"), tmp_path / "storage")
+    assert model.config.parameters["kind"].string_value == "sklearn"
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "text"),
+    [
+        ("tensorflow", "s3://bucket/m", "name their directory by --storage"),
+        ("tensorflow", "file:///nowhere", "there is no /nowhere"),
+        ("paddle", "file:///tmp", "expected a model of sklearn"),
+        ("triton", "file:///tmp", "serve /tmp as it is"),
+        ("!!python/object/apply:os.system [id]", "x", "services.yaml"),
+    ],
+)
+def test_other_services_are_refused(tmp_path: Path, kind: str, uri: str, text: str) -> None:
+    with pytest.raises(MigrationError, match=text):
+        list(kserve.models(services(tmp_path, kind, uri), None))
