@@ -73,7 +73,9 @@ def settings_of(repositories: Sequence[str], words: Sequence[str]) -> ServerSett
         if "://" not in repository and not Path(repository).is_dir():
             raise SettingsError(f"there is no directory '{repository}'")
     flags |= {name: values if len(values) > 1 else values[0] for name, values in given.items()}
-    return from_args({"load_model": ["*"], **flags, "model_repository": list(repositories)})
+    if flags["model_control_mode"] == "explicit":
+        flags.setdefault("load_model", ["*"])
+    return from_args({**flags, "model_repository": list(repositories)})
 
 
 def serve(settings: ServerSettings, stop: threading.Event) -> int:

@@ -21,6 +21,7 @@ def test_flags_of_the_server_follow_the_repositories(tmp_path: Path) -> None:
     assert (found.http.port, found.repository.startup_models) == (9000, ("a", "b"))
     assert found.repository.control_mode == "explicit" and not found.log.log_info
     assert dev.settings_of([str(tmp_path)], []).repository.startup_models == ("*",)
+    assert dev.settings_of([str(tmp_path)], ["--model-control-mode=none"]).repository.control_mode == "none"
     with pytest.raises(SettingsError, match="unknown setting"):
         dev.settings_of([str(tmp_path)], ["--http-prt=1"])
     with pytest.raises(SettingsError, match="Unexpected argument: x"):

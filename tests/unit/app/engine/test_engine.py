@@ -194,8 +194,9 @@ def test_each_model_has_its_own_helper_modules_and_directory(tmp_path: Path, sta
 
 
 def test_one_model_calls_others_while_another_loads(tmp_path: Path, start: Start) -> None:
-    gate = tmp_path / "gate"
-    wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.001)"
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+    wait = f"open({str(begun)!r}, 'w').close()\n"
+    wait += f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.001)"
     add_model(tmp_path, "slow", initialize=wait)
     add_model(tmp_path, "double")
     call = """
@@ -209,7 +210,7 @@ def test_one_model_calls_others_while_another_loads(tmp_path: Path, start: Start
     engine = start("double", "caller")
     loading = threading.Thread(target=engine.load, args=("slow",))
     loading.start()
-    block_until(lambda: ("slow", "1", "LOADING", "") in engine.index())
+    block_until(begun.exists)
     try:
         assert engine.infer("caller", {"IN": ROW})["OUT"].tolist() == [2, 4]
     finally:
