@@ -178,7 +178,10 @@ static inline PyObject *field(PyObject *object, Py_ssize_t offset)
 
 static int equal(PyObject *one, PyObject *other)
 {
-    return one == other || (one != NULL && PyObject_RichCompareBool(one, other, Py_EQ) > 0);
+    int same = one == other || (one != NULL ? PyObject_RichCompareBool(one, other, Py_EQ) : 0);
+    if (same < 0)
+        PyErr_Clear();
+    return same > 0;
 }
 
 /* Return the size of a tensor's data in bytes, if it is a buffer of them; else -1. */
@@ -370,8 +373,11 @@ static int are_bytes(PyObject *tuple, Py_ssize_t outputs)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
         PyObject *item = PyTuple_GET_ITEM(tuple, i);
-        int fits = PyBytes_CheckExact(item) || (outputs >= 0 && PyLong_CheckExact(item) && PyLong_AsLong(item) >= -1 &&
-                                                PyLong_AsLong(item) < outputs);
+        if (PyBytes_CheckExact(item))
+            continue;
+        Py_ssize_t number = outputs >= 0 && PyLong_CheckExact(item) ? PyLong_AsSsize_t(item) : outputs;
+        int fits = number >= -1 && number < outputs && !PyErr_Occurred();
+        PyErr_Clear(); /* the caller has one for all */
         if (!fits)
             return 0;
     }

@@ -52,9 +52,12 @@ static int read_inputs(Pattern *self)
     return count > MAX_INPUTS ? -1 : 0;
 }
 
-/* Whether each tensor that is read from the JSON has one hole, and no other has any. */
+/* Whether each tensor that is read from the JSON has one hole, the id at most one, and nothing else any. */
 static int fit_together(const Pattern *self)
 {
+    int ids = 0;
+    for (Py_ssize_t i = 0; i < self->holes; i++)
+        ids += self->hole[i].input < 0;
     for (Py_ssize_t i = 0; i < self->inputs; i++) {
         int holes = 0;
         for (Py_ssize_t j = 0; j < self->holes; j++)
@@ -63,7 +66,7 @@ static int fit_together(const Pattern *self)
         if (holes != !(source == Py_None || PyBytes_Check(source)))
             return 0;
     }
-    return 1;
+    return ids <= 1;
 }
 
 static int traverse_pattern(Pattern *self, visitproc visit, void *arg)

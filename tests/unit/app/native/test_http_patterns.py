@@ -30,6 +30,7 @@ DATA = b"x" * 200
         (DATA, 200, ((1, 2, 0),), (TENSOR,), FIELDS, None),
         (DATA, 200, ((1, 2, 1),), (TENSOR,), FIELDS, None),
         (DATA, 200, ((2, 1, -1),), (), FIELDS, None),
+        (DATA, 200, ((1, 2, -1), (3, 4, -1)), (), FIELDS, None),
         (DATA, 200, ((1, 3, -1), (2, 4, -1)), (), FIELDS, None),
         (DATA, 200, ((1, 201, -1),), (), FIELDS, None),
         (DATA, 200, ((1, 2),), (), FIELDS, None),
