@@ -9,7 +9,7 @@ from app.ingress.access.service import GuardedService
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
-from app.settings.fronts import GrpcSettings, HttpSettings
+from app.settings.fronts import HttpSettings
 from app.settings.settings import MetricsSettings, ServerSettings
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def open_fronts(
     if guard is not None and guard.grants is not None:
         service = GuardedService(service)
     if settings.grpc.enabled:
-        fronts.append(await _open_grpc(settings.grpc, service, observer, send_buffers, guard))
+        fronts.append(await _open_grpc(settings, service, observer, send_buffers, guard))
     if settings.metrics.enabled:
         fronts.append(await _open_metrics(settings.metrics, metrics, guard))
     if settings.clouds.allow_sagemaker:
@@ -137,7 +137,7 @@ async def _open_vertex_ai(
 
 
 async def _open_grpc(
-    settings: GrpcSettings,
+    settings: ServerSettings,
     service: InferenceService,
     observer: Observer,
     send_buffers: SendBufferLimit,
@@ -145,9 +145,10 @@ async def _open_grpc(
 ) -> Front:
     from app.ingress.grpc.front import GrpcFront
 
-    front = GrpcFront(service, settings, observer, send_buffers, guard)
-    port = await front.start(settings.address, settings.port)
-    logger.info("Started GRPCInferenceService at %s:%d", settings.address, port)
+    grpc = settings.grpc
+    front = GrpcFront(service, grpc, observer, send_buffers, guard, settings.cluster.data_plane)
+    port = await front.start(grpc.address, grpc.port)
+    logger.info("Started GRPCInferenceService at %s:%d", grpc.address, port)
     return front
 
 

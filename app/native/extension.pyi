@@ -10,6 +10,75 @@ from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tenso
 SOURCES: str
 """Digest of the files that it was compiled from."""
 
+class UnaryCalls:
+    """Receives and answers the unary calls of gRPC that most are; see `app/ingress/http2`."""
+
+    def __init__(
+        self,
+        types: tuple[type[Any], ...],
+        state: object,
+        handlers: dict[str, Any],
+        on_cancel: Callable[[], None],
+        headers: bytes,
+        trailers: bytes,
+        max_calls: int,
+        max_streams: int,
+        max_buffered: int,
+        max_message: int,
+        max_control_frames: int,
+        stream_window: int,
+        connection_window: int,
+    ) -> None:
+        """Use the slots of these types.
+
+        Args:
+            types: of the connection, its readers of frames and of headers, its output, keepalive, streams
+                and calls; of requests, responses, tensors and requested outputs.
+            state: what counts calls and buffered bytes.
+            handlers: called with a call and its message, by the path of the method.
+            on_cancel: what a call calls before it has anything to cancel.
+            headers, trailers: header blocks of a successful response.
+            connection_window: bytes to receive on a connection before Python looks.
+
+        Raises:
+            TypeError, AttributeError: a type lacks a slot.
+        """
+
+    def receive(self, connection: Any, data: Buffer, /) -> int:
+        """Handle frames as `Http2Connection` does, up to the first that is not among the most common.
+
+        Returns:
+            The size of the frames that were handled.
+
+        Raises:
+            Http2Error: as the methods of the connection.
+        """
+
+    def sink(
+        self, otherwise: Callable[..., None], call: Any, entry: Any, request: InferRequest, /
+    ) -> Callable[[InferResponse], None]:
+        """Return what answers a call with its response.
+
+        Args:
+            otherwise: called with the call, the entry, the request and a response that is long or has
+                anything unusual.
+        """
+
+class InferRequests:
+    """Reads ModelInferRequests by templates; see `app/protocol/grpc/request_template.py`."""
+
+    def __init__(
+        self,
+        tensor: type[Tensor],
+        request: type[InferRequest],
+        templates: dict[bytes, Any],
+        otherwise: Callable[[Any, float], InferRequest],
+    ) -> None:
+        """Leave messages without a template, and those that are malformed, to `otherwise`."""
+
+    def read(self, data: Buffer, deadline: float, /) -> InferRequest:
+        """Read a message; raises what `otherwise` does."""
+
 class Mapping:
     """A mapped file, which its owner may shorten or remove at any time. It is unmapped when it is dropped."""
 

@@ -5,6 +5,8 @@ static int execute(PyObject *module)
 {
     if (PyModule_AddStringConstant(module, "SOURCES", SOURCES) < 0)
         return -1;
+    if (add_calls(module) < 0 || add_infer_requests(module) < 0)
+        return -1;
     int failed = add_mapping(module) < 0 || add_messages(module) < 0 || add_ends(module) < 0;
     return failed || add_http_patterns(module) < 0 ? -1 : 0;
 }

@@ -10,3 +10,5 @@ int add_mapping(PyObject *module);
 int add_messages(PyObject *module);
 int add_ends(PyObject *module);
 int add_http_patterns(PyObject *module);
+int add_calls(PyObject *module);
+int add_infer_requests(PyObject *module);

@@ -13,29 +13,32 @@ class HeaderCache(Generic[Value]):
         max_entries: entries cached.
         max_key_bytes: longer headers are not cached.
         max_bytes: sum of the lengths of the cached headers.
+
+    Attributes:
+        entries: what is cached, to look at only.
     """
 
     def __init__(self, max_entries: int, max_key_bytes: int, max_bytes: int) -> None:
-        self._entries: dict[bytes, Value] = {}
+        self.entries: dict[bytes, Value] = {}
         self._max_entries = max_entries
         self.max_key_bytes = max_key_bytes
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = Lock()
-        self.get = self._entries.get
+        self.get = self.entries.get
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def put(self, key: bytes, value: Value) -> None:
         """Cache a value, unless its header is too long."""
         if len(key) > self.max_key_bytes:
             return
         with self._lock:
-            if key not in self._entries:
-                self._entries[key] = value
+            if key not in self.entries:
+                self.entries[key] = value
                 self._bytes += len(key)
-            while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
-                oldest = next(iter(self._entries))
-                del self._entries[oldest]
+            while len(self.entries) > self._max_entries or self._bytes > self._max_bytes:
+                oldest = next(iter(self.entries))
+                del self.entries[oldest]
                 self._bytes -= len(oldest)

@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import hpack
@@ -30,6 +30,7 @@ from app.core.errors import InferError
 from app.core.tensors import Buffer, InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.native.choice import missing
 from app.protocol.grpc import framing, http2, request_message, request_template
+from app.protocol.grpc.compiled import request_decoder
 from app.protocol.http import content_coding, generate, http1
 from app.protocol.http import v2 as http_v2
 from app.transport.protocol import ProtocolError
@@ -37,6 +38,7 @@ from app.transport.settings import TransportSettings
 from app.transport.wire import compiled, control_messages, frames, messages
 from tests.channel_ends import called, served
 from tests.unit.app.ingress import http_peer
+from tests.unit.app.ingress.http2 import planes
 from tests.unit.app.ingress.two_planes import Planes
 
 MODELS = Path(__file__).parents[2] / "model_repository"
@@ -117,10 +119,10 @@ def http_compressed(data: bytes) -> None:
 
 
 def grpc_infer(data: bytes) -> None:
-    """The quick way of reading, twice because it keeps plans, says what the plain one says."""
+    """The quick ways of reading, twice because they keep plans, say what the plain one says."""
     plain = _outcome(lambda: request_message.decode_infer(*request_template.parse_infer(data)))
-    assert _outcome(lambda: request_template.decode_request(data)) == plain
-    assert _outcome(lambda: request_template.decode_request(data)) == plain
+    for decode in (request_template.decode_request, _decode_compiled) * 2:
+        assert _outcome(partial(decode, data, 0.0)) == plain
     _checker.check(request_template.decode_request(data))
 
 
@@ -164,6 +166,12 @@ def http2_headers(data: bytes) -> None:
         length, data = _cut(data)
         reader.read(data[:length])
         data = data[length:]
+
+
+def http2_connections(data: bytes) -> None:
+    """What follows a call on a connection: both data planes say the same, however it is cut."""
+    length, data = _cut(data)
+    planes.compare((_GREETING, data[:length], data[length:]), "native" if _compiled else "auto")
 
 
 def channel(data: bytes) -> None:
@@ -284,6 +292,7 @@ def _message_metas() -> tuple[bytes, bytes]:
 
 
 _compiled = compiled.compiled_messages(TransportSettings())
+_decode_compiled = request_decoder("auto")
 _TOKEN = make_token("secret", name="a", scope=("infer",), models=("a*b*c*d", "[!x]?"), rate="5/m")
 _grants = Grants([_TOKEN])
 
@@ -300,6 +309,8 @@ def token_file(data: bytes) -> None:
             grant.permits("a" * 1000)
 
 
+_BLOCK = planes.headers()
+_GREETING = http2.PREFACE + http2.settings_frame({}) + planes.call(1, planes.message(), _BLOCK)
 _OK = (InferError,)
 _FRAMES = (
     http2.settings_frame({4: 65535, 3: 100}),
@@ -350,6 +361,17 @@ TARGETS: dict[str, Target] = {
     ),
     "http2_frames": Target(http2_frames, (http2.Http2Error,), _FRAMES),
     "http2_headers": Target(http2_headers, (http2.Http2Error, ValueError), (_header_blocks(),)),
+    "http2_connections": Target(
+        http2_connections,
+        (),
+        (
+            b"\x20\0"
+            + planes.call(3, planes.message(), _BLOCK)
+            + planes.call(5, planes.message(20000), _BLOCK),
+            b"\xff\xff" + http2.settings_frame({4: 20}) + planes.call(3, planes.message(), _BLOCK),
+            b"\0\0" + http2.frame(http2.HEADERS, http2.END_HEADERS, 3, _BLOCK) + http2.rst_stream(3, 8),
+        ),
+    ),
     "authorization": Target(authorization, (), (b"Bearer secret", b"secret", b"Basic dTpw")),
     "token_file": Target(token_file, (ValueError,), (b"# who\n\n" + encode(_TOKEN).encode() + b"\n",)),
     "channel": Target(channel, (ProtocolError,), (_channel_bytes(),)),

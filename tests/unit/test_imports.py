@@ -46,7 +46,8 @@ app.ingress.grpc: app.core app.core.observability app.ingress.access app.ingress
     app.protocol.tfserving
     app.routing app.settings
 app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.http app.settings app.transport.memory
-app.ingress.http2: app.core app.ingress.net app.protocol app.protocol.grpc app.settings app.transport.memory
+app.ingress.http2: app.core app.ingress.net app.native app.protocol app.protocol.grpc app.settings
+    app.transport.memory
 app.ingress.metrics: app.access app.core app.core.observability app.core.rollout app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.service app.protocol.http app.rollout app.routing
     app.settings
@@ -61,7 +62,7 @@ app.inprocess: app.core app.core.config app.core.observability app.engine app.in
     app.protocol.http app.settings backends.python.api
 app.native: app.core
 app.protocol: app.core app.core.rollout
-app.protocol.grpc: app.core app.core.rollout app.protocol app.protocol.http
+app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.core.rollout app.protocol
 app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.protocol.observability: app.core app.core.observability app.protocol.http

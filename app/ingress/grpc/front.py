@@ -1,12 +1,13 @@
 """The gRPC front: serves `inference.GRPCInferenceService` and `grpc.health.v1.Health`."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from time import monotonic_ns
 from typing import Final
 
 from app.core.errors import Failure, InferError, unavailable
+from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.grpc import guarded_method
@@ -22,7 +23,7 @@ from app.ingress.http2.streaming_call import StreamingCall
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
-from app.protocol.grpc.request_template import decode_request
+from app.protocol.grpc.compiled import request_decoder
 from app.protocol.grpc.responses import encode_infer, encode_stream
 from app.protocol.grpc.rollout import SERVICE as ROLLOUTS
 from app.routing.canary import heed_headers
@@ -34,6 +35,10 @@ SHUTDOWN_TEXT: Final = "GRPC server is shutting down and has stopped accepting n
 _INFERENCE: Final = "inference.GRPCInferenceService"
 _DEFAULTS: Final = GrpcSettings()
 _UNARY: Final = "ModelInfer RPC"
+
+Respond = Callable[[UnaryCall, VersionEntry, InferRequest, InferResponse], None]
+MakeSink = Callable[[Respond, UnaryCall, VersionEntry, InferRequest], Sink]
+"""Makes a sink from what responds and its arguments in front of the response."""
 
 
 class GrpcFront:
@@ -49,8 +54,12 @@ class GrpcFront:
         observer: Observer | None = None,
         send_buffers: SendBufferLimit | None = None,
         guard: Guard | None = None,
+        data_plane: str = "auto",
     ) -> None:
         self._guard = guard
+        self._data_plane = data_plane
+        self._decode = request_decoder(data_plane)
+        self._sink: MakeSink = partial
         self._send_buffers = send_buffers or SendBufferLimit()
         self._observer = observer or Observer(LiveSettings())
         self._service = service
@@ -76,13 +85,21 @@ class GrpcFront:
         Raises:
             OSError: the address cannot be bound, or a certificate's file not be read.
         """
-        settings = self._settings
-        methods, required = self.methods(), settings.restrictions
+        certificates = self._settings.certificates
+        tls = certificates.context("h2") if certificates else None
+        server = self._server = self.new_server()
+        return await server.listen(address, port, reuse_port, tls)
+
+    def new_server(self) -> Http2Server:
+        """Return a server of the methods that does not listen yet."""
+        methods, required = self.methods(), self._settings.restrictions
         restricted = {p: required[m.category] for p, m in methods.items() if m.category in required}
         openers = {p: guarded_method(self._guard, m.ask, m.open_call) for p, m in methods.items()}
-        self._server = Http2Server(settings.http2, openers, restricted, self._send_buffers)
-        tls = settings.certificates.context("h2") if settings.certificates else None
-        return await self._server.listen(address, port, reuse_port, tls)
+        server = Http2Server(self._settings.http2, openers, restricted, self._send_buffers, self._data_plane)
+        compiled = server.state.compiled
+        if compiled is not None and not server.state.compresses:
+            self._sink = compiled.sink
+        return server
 
     @property
     def connections(self) -> int:
@@ -129,14 +146,14 @@ class GrpcFront:
             if self._is_stopping():
                 raise unavailable(SHUTDOWN_TEXT)
             origin = _origin(call) if self._observer.enabled else None
-            request = decode_request(data, call.deadline)
+            request = self._decode(data, call.deadline)
             if self._forwarder is not None:
                 request = self._forwarder.forward(request, _text_metadata(call))
             service = self._service
             entry = service.resolve_single(request.model_name, request.model_version, _UNARY)
             if entry.split is not None:
                 request = heed_headers(entry.split, request, _text_metadata(call))
-            sink = partial(self._respond, call, entry, request)
+            sink = self._sink(self._respond, call, entry, request)
             if origin is None:
                 call.on_cancel = service.submit(entry, request, sink).cancel
             else:

@@ -60,8 +60,13 @@ class GrpcCall(ABC):
         self.deadline = 0.0
         state.calls += 1
         if head.timeout_s is not None:
-            self.deadline = monotonic() + head.timeout_s
-            self._timer = state.loop.call_later(head.timeout_s, self._expire)
+            self.start_timer()
+
+    def start_timer(self) -> None:
+        """Begin to wait for the deadline."""
+        assert self._head.timeout_s is not None
+        self.deadline = monotonic() + self._head.timeout_s
+        self._timer = self._state.loop.call_later(self._head.timeout_s, self._expire)
 
     def receive(self, data: bytes, end: bool) -> None:
         """Receive DATA; `end` with the last of it."""
@@ -161,8 +166,8 @@ class GrpcCall(ABC):
             self._timer.cancel()
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Cancel nothing."""
 
 
 class UnaryCall(GrpcCall):
@@ -180,7 +185,7 @@ class UnaryCall(GrpcCall):
         super().__init__(state, stream, head)
         self._handler = handler
         self._message: Any = None
-        self.on_cancel: Callable[[], object] = _nothing
+        self.on_cancel: Callable[[], object] = nothing
 
     def receive(self, data: bytes, end: bool) -> None:
         message = None
@@ -229,7 +234,7 @@ class UnaryCall(GrpcCall):
         """Send the response message, in parts, and end the call; do nothing if it has ended."""
         if self.over:
             return
-        self.on_cancel = _nothing  # breaks a reference cycle
+        self.on_cancel = nothing  # breaks a reference cycle
         self._close()
         if self._state.compresses and self._head.accepts_gzip:
             headers, prefix, data = self._framed(b"".join(parts))
@@ -238,7 +243,7 @@ class UnaryCall(GrpcCall):
             self._stream.respond(parts)
 
     def fail(self, error: Failure | Exception) -> None:
-        self.on_cancel = _nothing
+        self.on_cancel = nothing
         super().fail(error)
 
     def end(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
@@ -251,7 +256,7 @@ class UnaryCall(GrpcCall):
         self._cancel()
 
     def _cancel(self) -> None:
-        on_cancel, self.on_cancel = self.on_cancel, _nothing
+        on_cancel, self.on_cancel = self.on_cancel, nothing
         on_cancel()
 
 

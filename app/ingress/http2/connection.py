@@ -13,8 +13,9 @@ from typing import Any, Final
 from app.core.tensors import Buffer
 from app.ingress.http2.call import refuse
 from app.ingress.http2.state import Http2State
-from app.ingress.http2.stream import STREAM_WINDOW, Output, Stream, StreamReceiver
+from app.ingress.http2.stream import Output, Stream, StreamReceiver
 from app.ingress.http2.uploads import Uploads
+from app.ingress.http2.windows import CONNECTION_WINDOW, CREDIT_FROM, MAX_FRAME, STREAM_WINDOW, first_frames
 from app.ingress.net.buffered_protocol import SharedBufferProtocol, switch_protocol
 from app.ingress.net.pace import Pace
 from app.protocol.grpc import framing as wire
@@ -23,8 +24,6 @@ from app.protocol.grpc.framing import CallHead, read_head
 
 logger = logging.getLogger(__name__)
 
-_MAX_FRAME: Final = 1 << 20
-_CONNECTION_WINDOW: Final = 64 << 20
 _CHEAP_STREAMS: Final = 8
 """Number of stream windows to change that counts as one control frame."""
 _HEADERS_FLAGS: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
@@ -33,17 +32,24 @@ _HEADERS_FLAGS: Final = h2.PADDED | h2.PRIORITISED | h2.END_HEADERS
 class Http2Connection(asyncio.Protocol):
     """The protocol of an accepted socket."""
 
+    __slots__ = (
+        *("_block", "_block_head", "_block_size", "_compiled", "_draining", "_failed", "_granting"),
+        *("_greeted", "_handlers", "_headers", "_is_buffered", "_keepalive", "_last_stream", "_open_call"),
+        *("_output", "_paused", "_preface", "_reader", "_reading", "_received", "_state", "_streams"),
+        *("_transport", "_uploads"),
+    )
+
     def __init__(
         self, state: Http2State, open_call: Callable[[Stream, CallHead], StreamReceiver | None]
     ) -> None:
         self._state = state
         self._open_call = open_call
+        self._compiled = state.compiled
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._reader = h2.FrameReader(_MAX_FRAME, long=h2.DEFAULT_FRAME_SIZE)
-        self._is_buffered = False
+        self._reader = h2.FrameReader(MAX_FRAME, long=h2.DEFAULT_FRAME_SIZE)
         self._headers: h2.HeaderReader[CallHead] = h2.HeaderReader(read_head, state.settings.max_header_size)
         self._preface = b""
-        self._greeted = False
+        self._greeted = self._is_buffered = False
         self._last_stream = 0
         self._received = 0
         self._block: list[bytes] | None = None  # a header block that CONTINUATION frames complete
@@ -53,8 +59,7 @@ class Http2Connection(asyncio.Protocol):
         self._reading = Pace(settings.write_timeout_s, settings.min_client_rate)
         self._granting = Pace(settings.write_timeout_s, settings.min_client_rate)
         self._uploads = Uploads(settings.read_timeout_s, settings.min_client_rate)
-        self._paused = False
-        self._draining = self._failed = False
+        self._paused = self._draining = self._failed = False
         self._keepalive = h2.Keepalive(state.now())
         self._output = Output(state.loop, self._keepalive, self._report_buffered)
         self._streams = self._output.streams
@@ -76,16 +81,9 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self._output.transport = transport  # type: ignore[assignment]
         if not self._state.admit(self):
-            self._open_call = self._refuse_call
+            self._open_call, self._compiled = self._refuse_call, None
             self._state.loop.call_later(self._state.settings.linger_s, self._transport.abort)
-        settings = {
-            h2.MAX_CONCURRENT_STREAMS: self._state.settings.max_streams,
-            h2.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-            h2.MAX_FRAME_SIZE: _MAX_FRAME,
-            h2.MAX_HEADER_LIST_SIZE: self._state.settings.max_header_size,
-        }
-        update = h2.window_update(0, _CONNECTION_WINDOW - h2.DEFAULT_WINDOW)
-        self._transport.write(h2.settings_frame(settings) + update)
+        self._transport.write(first_frames(self._state.settings))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.remove(self)
@@ -114,7 +112,9 @@ class Http2Connection(asyncio.Protocol):
         try:
             if not self._greeted:
                 data = self._greet(data)
-            for frame in self._reader.feed(data):
+            if self._compiled is not None:
+                data = data[self._compiled.receive(self, data) :]
+            for frame in self._reader.feed(data) if data else ():
                 self._on_frame(frame)
         except h2.Http2Error as error:
             self._fail(error)
@@ -169,9 +169,9 @@ class Http2Connection(asyncio.Protocol):
     def _accept_data(self, stream_id: int, size: int) -> Stream | None:
         """Count DATA against the windows; return its stream, None if its call is over."""
         self._received += size
-        if self._received > _CONNECTION_WINDOW:
+        if self._received > CONNECTION_WINDOW:
             raise h2.Http2Error(h2.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
-        if self._received > _CONNECTION_WINDOW // 2:
+        if self._received > CREDIT_FROM:
             self._output.put(h2.window_update(0, self._received))
             self._received = 0
         stream = self._streams.get(stream_id)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from app.ingress.http2.call import OpenCall, open_call
+from app.ingress.http2.compiled import compiled_calls
 from app.ingress.http2.connection import Http2Connection
 from app.ingress.http2.state import Http2State
 from app.ingress.net.listener import Listener
@@ -24,6 +25,7 @@ class Http2Server(Listener):
         methods: by path, `/package.Service/Method`.
         restricted: metadata required by methods, by path.
         send_buffers: limit on response bytes buffered for slow clients.
+        data_plane: one of `app.native.choice.CHOICES`.
     """
 
     def __init__(
@@ -32,10 +34,12 @@ class Http2Server(Listener):
         methods: Mapping[str, OpenCall],
         restricted: Mapping[str, Restriction] | None = None,
         send_buffers: SendBufferLimit | None = None,
+        data_plane: str = "auto",
     ) -> None:
         self.state = Http2State(settings, send_buffers)
+        self.state.compiled = compiled_calls(data_plane, self.state, methods, restricted or {})
         super().__init__(self.state)
-        self._open_call = partial(open_call, self.state, methods, restricted or {})
+        self.open_call = partial(open_call, self.state, methods, restricted or {})
 
     async def listen(
         self, address: str, port: int, reuse_port: bool = True, context: ssl.SSLContext | None = None
@@ -46,7 +50,7 @@ class Http2Server(Listener):
             OSError: the address cannot be bound.
         """
         return await self.open_port(
-            lambda: Http2Connection(self.state, self._open_call),
+            lambda: Http2Connection(self.state, self.open_call),
             address,
             port,
             reuse_port=reuse_port,

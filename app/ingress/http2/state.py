@@ -2,12 +2,15 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from app.ingress.net.server_state import ServerState
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc.framing import Compressed
 from app.settings.fronts import Http2Settings
+
+if TYPE_CHECKING:
+    from app.native.extension import UnaryCalls
 
 _USUAL_RATIO: Final = 10
 """Compression up to which `max_decompressed_size` does not limit a message: no bomb."""
@@ -22,6 +25,7 @@ class Http2State(ServerState):
         buffered: bytes of request messages.
         calls: calls in flight.
         read_buffer: receive buffer of connections with long messages.
+        compiled: receives and answers most unary calls; None where Python does all.
     """
 
     def __init__(self, settings: Http2Settings, send_buffers: SendBufferLimit | None) -> None:
@@ -29,6 +33,7 @@ class Http2State(ServerState):
         self.settings = settings
         self.compresses = settings.compression != "none"
         self.calls = 0
+        self.compiled: UnaryCalls | None = None
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         # One thread: decompressing several messages of gigabytes at a time would exceed every memory limit.
         self._decompressing = ThreadPoolExecutor(1, "decompressing")

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from app.core.tensors import Buffer
+from app.ingress.http2.windows import MAX_FRAME, STREAM_WINDOW
 from app.ingress.net.peer import peer_name
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
 
-STREAM_WINDOW: Final = 4 << 20
-"""Request bytes that a client may send on a stream before it needs flow-control credit."""
-_MAX_FRAME: Final = 1 << 20
 _JOIN_BELOW: Final = 64 << 10
 """Bytes up to which one copy is cheaper than a list of buffers for the kernel."""
 
@@ -245,6 +243,26 @@ class Output:
         on_idle: called when the last stream has finished.
     """
 
+    __slots__ = (
+        "_ended",
+        "_loop",
+        "_report_buffered",
+        "corked",
+        "drained",
+        "frame_size",
+        "frames",
+        "initial_window",
+        "keepalive",
+        "on_idle",
+        "queued",
+        "reports_buffered",
+        "streams",
+        "transport",
+        "waiting",
+        "window",
+        "written",
+    )
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, keepalive: h2.Keepalive, report_buffered: Callable[[], bool]
     ) -> None:
@@ -265,7 +283,7 @@ class Output:
 
     def allow_frames(self, size: int) -> None:
         """Set the largest frame the client accepts."""
-        self.frame_size = min(size, _MAX_FRAME)
+        self.frame_size = min(size, MAX_FRAME)
 
     def widen(self, size: int) -> None:
         """Let the client receive `size` more bytes.

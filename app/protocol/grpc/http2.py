@@ -92,6 +92,8 @@ class FrameReader:
         long: bytes from which DATA frames are returned as `DataSegments`.
     """
 
+    __slots__ = ("_flags", "_length", "_long", "_max_frame", "_missing", "_needed", "_rest", "_stream")
+
     def __init__(self, max_frame: int, long: int = MAX_WINDOW) -> None:
         self._max_frame = max_frame
         self._long = long
@@ -281,6 +283,8 @@ class HeaderReader(Generic[Head]):
         max_size: largest header list in bytes.
     """
 
+    __slots__ = ("_decoder", "_known", "_make")
+
     def __init__(self, make: Callable[[Pairs], Head], max_size: int) -> None:
         self._make = make
         self._decoder: Any = hpack.Decoder(max_size)
@@ -322,6 +326,8 @@ def _size(pairs: Sequence[tuple[bytes, bytes]]) -> int:
 
 class Keepalive:
     """Counts control frames per second and decides about pings; all times are seconds of one clock."""
+
+    __slots__ = ("_counts", "_last_ping", "_second", "born", "heard", "ping_sent", "strikes")
 
     def __init__(self, now: float) -> None:
         self.born = self.heard = now

@@ -181,7 +181,7 @@ class GrpcRequestTemplate(NamedTuple):
         )
 
 
-_templates: Final = HeaderCache[GrpcRequestTemplate](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
+templates: Final = HeaderCache[GrpcRequestTemplate](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
 
 
 def decode_request(data: Buffer, deadline: float = 0.0) -> InferRequest:
@@ -196,7 +196,7 @@ def decode_request(data: Buffer, deadline: float = 0.0) -> InferRequest:
             message, raw = parse_infer(bytes(data))
             return decode_infer(message, raw, deadline)
         header, request_id, contents = split
-        template = _templates.get(header)
+        template = templates.get(header)
         if template is None:
             return _decode_new(header, request_id, contents, deadline)
     except DecodeError:
@@ -211,7 +211,7 @@ def _decode_new(header: bytes, request_id: str, raw: Sequence[Buffer], deadline:
     message.id = request_id
     request = decode_infer(message, raw, deadline)
     if _repeats(message, request):
-        _templates.put(header, _make_template(request))
+        templates.put(header, _make_template(request))
     return request
 
 

@@ -1,5 +1,7 @@
 """Requests decoded by templates: the same as by protobuf."""
 
+import gc
+import sys
 from typing import Any
 
 import pytest
@@ -8,8 +10,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError
-from app.core.tensors import InferRequest
+from app.core.tensors import InferRequest, RegionSlice, Tensor
+from app.native.choice import missing
 from app.protocol.grpc import request_template
+from app.protocol.grpc.compiled import request_decoder
 from app.protocol.grpc.request_message import decode_infer
 from app.protocol.grpc.request_template import decode_request, parse_infer, split_request
 
@@ -46,8 +50,8 @@ def test_decoded_request_equals_that_of_protobuf(
         sent.outputs.add(name=name)
     for name, value in parameters.items():
         sent.parameters[name].int64_param = value
-    for _ in range(2):  # the second time by template
-        assert plain(decode_request(sent.SerializeToString(), 2.5)) == decode_infer(sent, deadline=2.5)
+    for decode in (decode_request, decode_request, request_decoder("auto")):  # the second time by template
+        assert plain(decode(sent.SerializeToString(), 2.5)) == decode_infer(sent, deadline=2.5)
 
 
 def test_repeated_header_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +85,7 @@ def test_requests_with_typed_contents_have_no_template(field: str, value: Any) -
         getattr(tensor.contents, field).append(value * number)
         assert decode_request(sent.SerializeToString()) == decode_infer(sent)
         split = split_request(sent.SerializeToString())
-        assert split is not None and request_template._templates.get(split.header) is None
+        assert split is not None and request_template.templates.get(split.header) is None
 
 
 def test_unknown_and_repeated_fields_are_decoded_by_protobuf() -> None:
@@ -153,3 +157,123 @@ def test_fields_of_another_wire_type_are_parsed_by_protobuf(monkeypatch: pytest.
     unknown = b"\x78\x01" + b"\x82\x01\x03abc"  # field 15 a varint, field 16 bytes
     parsed, raw = parse_infer(unknown + parsed_message(raw_input_contents=[b"12"]).SerializeToString())
     assert (parsed.model_name, list(raw)) == ("m", [b"12"])
+
+
+@pytest.fixture
+def read() -> Any:
+    """Return the compiled reader by itself."""
+    extension = pytest.importorskip("app.native.extension")
+    templates = request_template.templates.entries
+    return extension.InferRequests(Tensor, InferRequest, templates, lambda *_: None).read
+
+
+def test_repeated_requests_are_read_by_the_extension(read: Any) -> None:
+    sent = message(
+        (b"1234", bytes(5000)), model_version="78", parameters={"priority": number(3), "a": number(1)}
+    )
+    sent.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    sent.inputs[0].parameters["shared_memory_byte_size"].int64_param = 4
+    sent.outputs.add(name="O")
+    data = sent.SerializeToString()
+    assert read(data, 1.5) is None
+    expected = decode_request(data, 1.5)
+    for held in (data, bytearray(data), memoryview(data)):
+        found = read(held, 1.5)
+        assert plain_data(found) == plain_data(expected)
+    assert (found.deadline, found.priority, found.regions) == (1.5, 3, True)
+    found = read(message((b"abcd",) * 2, id="é").SerializeToString(), 0.0)
+    assert found is None, "another header"
+
+
+def number(value: int) -> pb.InferParameter:
+    return pb.InferParameter(int64_param=value)
+
+
+def plain_data(request: InferRequest) -> Any:
+    return [
+        (t.name, t.data if isinstance(t.data, RegionSlice) else (type(t.data), bytes(t.data)))
+        for t in request.inputs
+    ]
+
+
+def test_long_contents_keep_the_message_that_they_are_views_of(read: Any) -> None:
+    data = message((bytes(5000),), model_version="79").SerializeToString()
+    decode_request(data)
+    found = read(data, 0.0)
+    view = found.inputs[0].data
+    assert isinstance(view, memoryview) and view.obj is data and len(view) == 5000
+
+
+@pytest.mark.parametrize("cut", range(80))
+def test_messages_that_are_cut_are_left_to_python(read: Any, cut: int) -> None:
+    data = message(model_version="80", id="identifier").SerializeToString()
+    decode_request(data)
+    assert read(data, 0.0) is not None
+    if cut < len(data):
+        found = read(data[:cut], 0.0)
+        assert found is None or plain(found) == plain(decode_request(data[:cut]))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"\x1a\1a\x1a\1b",
+        b"\x1a\1\xff",
+        b"\x3a\xff\xff\xff\xff\xff\xff",
+        b"\x3a\x80",
+        b"\x3a\xff\xff\xff\xff\x7f",
+        b"\x3a",
+        b"\x38\1",
+        b"\xba\1\0",
+        b"\x3a\0" * 65,
+        b"\x12\x80\x40" + bytes(8192),
+    ],
+)
+def test_other_messages_are_left_to_python(read: Any, more: bytes) -> None:
+    data = message(model_version="81").SerializeToString()
+    decode_request(data)
+    assert read(data, 0.0) is not None
+    assert read(data + more, 0.0) is None
+
+
+def test_a_request_with_fewer_contents_is_left_to_python(read: Any) -> None:
+    data = message(model_version="82")
+    decode_request(data.SerializeToString())
+    data.ClearField("raw_input_contents")
+    assert read(data.SerializeToString(), 0.0) is None
+
+
+def test_the_reader_leaves_nothing_behind(read: Any) -> None:
+    data = message((b"1234", bytes(5000)), model_version="83", id="i").SerializeToString()
+    decode_request(data)
+
+    def run() -> None:
+        for sent in (data, data[:-1], data + b"\x1a\1\xff", data[:20]):
+            read(sent, 1.5)
+
+    for _ in range(20):
+        run()
+    gc.collect()
+    blocks, references = sys.getallocatedblocks(), sys.getrefcount(InferRequest)
+    for _ in range(200):
+        run()
+    left = sys.getallocatedblocks() - blocks
+    assert left < 100
+    assert sys.getrefcount(InferRequest) == references
+
+
+def test_arguments_of_the_reader_are_checked(read: Any) -> None:
+    for arguments in ((), ("text", 1.0), (1, 2, 3)):
+        with pytest.raises(TypeError):
+            read(*arguments)
+    with pytest.raises(TypeError):
+        type(read.__self__)(1, 2, 3, 4)
+    wrong: tuple[Any, ...] = (1, (None,) * 9, ("m", "", ((1,),), (), {}, 0, 0, False, 0))
+    for template in wrong:
+        made = type(read.__self__)(Tensor, InferRequest, {b"": template}, lambda *given: given)
+        assert made.read(b"", 0.5) == (b"", 0.5)
+
+
+def test_without_the_extension_python_decodes() -> None:
+    assert request_decoder("python") is decode_request
+    assert (request_decoder("auto") is decode_request) is bool(missing())

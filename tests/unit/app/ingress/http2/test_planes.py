@@ -1,0 +1,376 @@
+"""The compiled way of unary calls beside Python's: the same bytes in, the same state and bytes out."""
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core.tensors import InferResponse, Tensor
+from app.ingress.grpc import front
+from app.ingress.http2.call import GrpcCall, UnaryCall
+from app.ingress.http2.stream import Stream
+from app.ingress.http2.windows import CREDIT_FROM
+from app.native.choice import missing
+from app.protocol.grpc import http2 as h2
+from app.protocol.grpc.framing import PREFIX
+from app.protocol.grpc.responses import encode_infer
+from tests.unit.app.ingress.http2.planes import BLOCK, BLOCKS, GREETING, Pair, Side, call, headers, message
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+LOW = {
+    "max_calls": 9,
+    "max_streams": 9,
+    "max_buffered_bytes": 20_000,
+    "max_control_frames": 40,
+    "max_message_size": 10_000,
+}
+COMPRESSING = {"compression": "low"}
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+sizes = st.sampled_from([0, 1, 100, 4095, 4096, 16000, 16384, 20000])
+streams = st.integers(0, 30)
+payloads = st.sampled_from(
+    [
+        message(),
+        message(request_id="fail"),
+        message(model="refused"),
+        message()[:20],
+        b"\1" + message()[1:],
+        message() + b"\0",
+        message() * 2,
+        PREFIX.pack(0, 0),
+        PREFIX.pack(0, 3) + b"\x3a\x05\0",
+        b"",
+        b"\0\0",
+    ]
+)
+frames = st.one_of(
+    st.builds(call, streams, payloads, st.sampled_from(BLOCKS)),
+    st.builds(
+        h2.frame,
+        st.just(h2.HEADERS),
+        st.sampled_from([4, 4, 4, 5, 0, 12, 36, 0x84]),
+        streams,
+        st.sampled_from(BLOCKS),
+    ),
+    st.builds(h2.frame, st.just(h2.DATA), st.sampled_from([1, 1, 1, 0, 9, 8, 0x81]), streams, payloads),
+    st.builds(h2.window_update, streams, st.sampled_from([0, 1, 5, 70_000, 2**31 - 1, 2**31])),
+    st.builds(h2.settings_frame, st.dictionaries(st.integers(3, 5), st.sampled_from([0, 9, 16384, 100_000]))),
+    st.builds(h2.rst_stream, streams, st.just(8)),
+    st.builds(h2.goaway, streams, st.just(0)),
+    st.builds(h2.frame, st.integers(0, 11), st.integers(0, 255), streams, st.binary(max_size=10)),
+    st.binary(max_size=20),
+)
+ordinary = st.tuples(payloads | sizes, st.sampled_from(BLOCKS[:5]))
+"""A call of the next number, with DATA or the size of a tensor."""
+actions = st.one_of(
+    st.lists(ordinary | frames, min_size=1, max_size=4),
+    st.sampled_from(["answer", "expire", "second"]),
+)
+
+
+def encoded(action: Any, number: int) -> bytes:
+    """Return the frames of an action; `number` is that of the next stream."""
+    data = b""
+    for each in action:
+        if isinstance(each, bytes):
+            data += each
+        else:
+            payload, block = each
+            data += call(number, message(payload) if isinstance(payload, int) else payload, block)
+            number += 2
+    return data
+
+
+def perform(pair: Pair, action: Any, cut: int) -> None:
+    if action == "answer":
+        pair.answer()
+    elif action in ("expire", "second"):
+        for side in pair.sides:
+            side.expire() if action == "expire" else side.pass_time(1.0)
+    else:
+        data = encoded(action, max(1, pair.sides[0].connection._last_stream + 2))
+        cut = min(cut, len(data))
+        pair.receive(data[:cut])
+        pair.receive(data[cut:])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(actions, st.integers(0, 400)), max_size=8), st.sampled_from([{}, LOW, COMPRESSING]))
+def test_any_frames_have_the_same_effects(steps: list[tuple[Any, int]], limits: dict[str, Any]) -> None:
+    pair = Pair(**limits)
+    for action, cut in steps:
+        perform(pair, action, cut)
+        if pair.failed():
+            return
+        pair.compare()
+    pair.close()
+
+
+def taken(pair: Pair, data: bytes) -> int:
+    """Return how many bytes are handled by the extension; both sides receive all."""
+    native, handled = pair.sides[1], []
+    connection: Any = native.connection
+    receive = connection._compiled.receive
+
+    class Watched:
+        def receive(self, of: object, received: bytes) -> int:
+            handled.append(receive(of, received))
+            return int(handled[-1])
+
+    connection._compiled = Watched()
+    pair.receive(data)
+    connection._compiled = native.state.compiled
+    pair.compare()
+    return sum(handled)
+
+
+@pytest.mark.parametrize("block", BLOCKS[:4])
+def test_ordinary_calls_are_not_left_to_python(pair: Pair, block: bytes) -> None:
+    one = call(101, message(), block) + call(103, message(0), block)
+    assert taken(pair, one) == len(one)
+    many = [h2.frame(h2.HEADERS, h2.END_HEADERS, number, block) for number in (105, 107)]
+    many += [h2.frame(h2.DATA, h2.END_STREAM, number, message(9000)) for number in (107, 105)]
+    assert taken(pair, b"".join(many)) == len(b"".join(many))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("an unknown block", call(101, message(), headers(("x-new", "1")))),
+        ("an unknown method", call(101, message(), BLOCKS[4])),
+        ("no gRPC", call(101, message(), BLOCKS[5])),
+        ("the end with the headers", h2.frame(h2.HEADERS, 5, 101, BLOCK)),
+        ("priority", h2.frame(h2.HEADERS, 36, 101, bytes(5) + BLOCK)),
+        ("an even number", call(102, message(), BLOCK)),
+        ("an old number", call(1, message(), BLOCK)),
+        ("no window", h2.window_update(0, 0)),
+        ("too much window", h2.window_update(0, 2**31 - 1)),
+        ("a window of the wrong size", h2.frame(h2.WINDOW_UPDATE, 0, 0, bytes(3))),
+        ("data for nobody", h2.frame(h2.DATA, 1, 99, message())),
+        ("settings", h2.settings_frame({4: 5})),
+        ("half of a frame", call(101, message(), BLOCK)[:8]),
+    ],
+)
+def test_other_frames_are_left_to_python(pair: Pair, name: str, data: bytes) -> None:
+    assert taken(pair, data) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "data"),
+    [
+        ("more to come", 0, message()),
+        ("padded", 9, b"\0" + message()),
+        ("compressed", 1, b"\1" + message()[1:]),
+        ("no message", 1, b""),
+        ("half a prefix", 1, b"\0\0"),
+        ("two messages", 1, message() * 2),
+        ("half a message", 1, message()[:-1]),
+        ("a long message", 1, message(16384)),
+    ],
+    ids=str,
+)
+def test_other_messages_are_left_to_python(pair: Pair, name: str, flags: int, data: bytes) -> None:
+    opened = h2.frame(h2.HEADERS, h2.END_HEADERS, 101, BLOCK)
+    assert taken(pair, opened + h2.frame(h2.DATA, flags, 101, data)) == len(opened)
+
+
+@pytest.mark.parametrize(
+    ("limits", "data"),
+    [
+        ({"max_calls": 4}, call(101, message(), BLOCK)),
+        ({"max_streams": 4}, call(101, message(), BLOCK)),
+        ({"max_message_size": 45}, call(101, message(20), BLOCK)),
+        ({"max_buffered_bytes": 600}, call(101, message(500), BLOCK)),
+        ({"max_control_frames": 30}, call(101, message(), BLOCK) + h2.window_update(0, 1) * 30),
+    ],
+)
+def test_limits_are_the_same(limits: dict[str, int], data: bytes) -> None:
+    pair = Pair(**limits)
+    assert taken(pair, data) < len(data)
+    pair.close()
+
+
+def test_credit_for_a_connection_is_the_same(pair: Pair) -> None:
+    for side in pair.sides:
+        side.connection._received = CREDIT_FROM - len(message())
+    pair.receive(call(101, message(), BLOCK))
+    pair.compare()
+    assert pair.sides[1].connection._received == CREDIT_FROM
+    pair.receive(call(103, message(), BLOCK))
+    pair.compare()
+    assert pair.sides[1].connection._received == 0
+
+
+def tensors(*shapes: tuple[int, ...], data: Any = b"abcd", name: str = "O") -> tuple[Tensor, ...]:
+    return tuple(Tensor(name, "FP32", shape, data) for shape in shapes)
+
+
+RESPONSE = InferResponse("m", "1", tensors((1, 300)), "7")
+
+
+@pytest.mark.parametrize(
+    ("compiled", "change"),
+    [
+        (True, {}),
+        (True, {"model_version": ""}),
+        (True, {"outputs": ()}),
+        (True, {"outputs": tensors((), (0,), (127, 128, 2**31), (2**63 - 1,))}),
+        (True, {"outputs": tensors((1,), data=memoryview(bytearray(9000)), name="é" * 200)}),
+        (True, {"outputs": tensors((1,), data=b"")}),
+        (False, {"outputs": tensors((1,), data=bytes(16384))}),
+        (False, {"outputs": tensors((1,), name="n" * 2000)}),
+        (False, {"outputs": tensors(*[(1,)] * 17)}),
+        (False, {"parameters": {"a": 1}}),
+        (False, {"model_name": "\ud800"}),
+        (False, {"outputs": tensors((-1,))}),
+    ],
+)
+def test_responses(
+    pair: Pair, compiled: bool, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    response = msgspec.structs.replace(RESPONSE, **change)
+    pair.receive(call(101, message(), BLOCK))
+    python, native = (side.service.waiting.pop()[0] for side in pair.sides)
+    python(response)
+    encoded: list[object] = []
+
+    def encode(*given: Any) -> Any:
+        encoded.append(given)
+        return encode_infer(*given)
+
+    monkeypatch.setattr(front, "encode_infer", encode)
+    native(response)
+    assert compiled is not bool(encoded)
+    for side in pair.sides:
+        side.loop.run_ready()
+    pair.compare()
+
+
+def test_responses_of_calls_that_are_over(pair: Pair) -> None:
+    pair.receive(call(101, message(), BLOCK) + call(103, message(), BLOCKS[1]) + h2.rst_stream(101, 8))
+    for side in pair.sides:
+        side.loop.timers[-1].expire()
+    while pair.sides[1].service.waiting:
+        pair.answer()
+        pair.compare()
+
+
+def test_responses_wait_for_windows(pair: Pair) -> None:
+    pair.receive(h2.settings_frame({4: 50}) + call(101, message(), BLOCK) + call(103, message(), BLOCK))
+    while pair.sides[1].service.waiting:
+        pair.answer()
+        pair.compare()
+    for number in (101, 103):
+        pair.receive(h2.window_update(number, 1))
+        pair.receive(h2.window_update(number, 1000))
+        pair.compare()
+
+
+def test_a_handler_that_raises_ends_the_connection(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    for side in pair.sides:
+        monkeypatch.setattr(side.service, "resolve_single", None)
+        monkeypatch.setattr(UnaryCall, "fail", None)
+    pair.receive(call(101, message(), BLOCK) + call(103, message(), BLOCK))
+    pair.compare()
+    assert pair.sides[1].connection._failed
+
+
+def test_every_slot_is_filled(pair: Pair) -> None:
+    """One that was added would be without a value otherwise."""
+    pair.receive(h2.frame(h2.HEADERS, h2.END_HEADERS, 101, BLOCK))
+    python, native = (side.connection._streams[101] for side in pair.sides)
+    for made in (python, native):
+        assert all(hasattr(made, name) for name in Stream.__slots__)
+        assert all(hasattr(made.receiver, name) for name in (*GrpcCall.__slots__, *UnaryCall.__slots__))
+        assert isinstance(made.receiver, UnaryCall) and made.receiver._stream is made
+    assert gc.is_tracked(native) and gc.is_tracked(native.receiver)
+
+
+def blocks_left(plane: str) -> int:
+    """Return how many more blocks of memory are allocated after many calls of every kind."""
+    side = Side(plane)
+    first, second = (message(), BLOCK), (message(5000), BLOCKS[1])
+    long = msgspec.structs.replace(RESPONSE, outputs=tensors(*[(1,)] * 17))
+    side.receive(GREETING + call(1, *first) + call(3, *second))
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            number = side.connection._last_stream + 2
+            side.receive(call(number, *first) + call(number + 2, *second))
+            side.receive(h2.frame(h2.HEADERS, 4, number + 4, BLOCK) + h2.rst_stream(number + 4, 8))
+            side.answer()
+            side.answer(lambda _: long)
+            side.service.requests.clear()
+            side.transport.written.clear()
+            side.loop.timers.clear()
+
+    run(20)
+    blocks, references = sys.getallocatedblocks(), sys.getrefcount(side.state)
+    run(200)
+    left, more = sys.getallocatedblocks() - blocks, sys.getrefcount(side.state) - references
+    assert more == 0
+    return left
+
+
+def test_nothing_is_left_behind() -> None:
+    gc.disable()
+    try:
+        assert blocks_left("native") < blocks_left("python") + 100
+    finally:
+        gc.enable()
+
+
+def test_arguments_are_checked(pair: Pair) -> None:
+    compiled: Any = pair.sides[1].state.compiled
+    for arguments in ((), (1, b""), (pair.sides[1].connection,)):
+        with pytest.raises(TypeError):
+            compiled.receive(*arguments)
+    with pytest.raises(TypeError):
+        compiled.receive(pair.sides[1].connection, "text")
+    with pytest.raises(TypeError):
+        compiled.sink(1)
+    given: list[object] = []
+    sink = compiled.sink(lambda *args: given.append(args), 1, 2, 3)
+    for responses in ((), (1, 2)):
+        with pytest.raises(TypeError):
+            sink(*responses)
+    with pytest.raises(TypeError):
+        sink(response=1)
+    sink(4)
+    assert given == [(1, 2, 3, 4)]
+    with pytest.raises(TypeError):
+        type(sink)()
+
+
+def test_a_sink_in_a_cycle_is_collected(pair: Pair) -> None:
+    compiled: Any = pair.sides[1].state.compiled
+    kept: list[object] = []
+    kept.append(compiled.sink(kept.append, kept, RESPONSE, None))
+    before = sys.getrefcount(compiled)
+    assert gc.is_tracked(kept[0])
+    del kept
+    gc.collect()
+    assert sys.getrefcount(compiled) < before
+
+
+def test_types_are_checked() -> None:
+    side = Side("native")
+    compiled: Any = side.state.compiled
+    with pytest.raises(TypeError):
+        type(compiled)((int,), None, {}, None, b"", b"", 1, 1, 1, 1, 1, 1, 1)
+    with pytest.raises(AttributeError):
+        type(compiled)((int,) * 11, None, {}, None, b"", b"", 1, 1, 1, 1, 1, 1, 1)
