@@ -15,7 +15,8 @@ import json
 
 class Doubler:
     def initialize(self, context):
-        self.factor = json.load(open(context.system_properties["model_dir"] + "/factor.json"))
+        with open(context.system_properties["model_dir"] + "/factor.json") as file:
+            self.factor = json.load(file)
 
     def handle(self, data, context):
         bodies = [row.get("body", row.get("data")) for row in data]

@@ -1,0 +1,109 @@
+"""Migrated models answer as their handlers and frameworks do."""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+
+from app.engine.engine import Engine
+from app.tools.migrate import mlserver, torchserve
+from app.tools.migrate.plan import write
+from tests.unit.app.tools.migrate.sources import archive
+
+COLOUR = (200, 100, 50)
+ROWS = np.array([[0, 1], [2, 3], [4, 9], [9, 1]], np.float32)
+FUNCTION = """
+def entry(data, context):
+    if data is None:
+        return None
+    return [context.get_request_header(0, "Content-Type") + " " + row["text"] for row in data]
+"""
+
+
+class Means(torch.nn.Module):
+    """Ten scores made of the means of the colours."""
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return pictures.mean(dim=(2, 3)).repeat(1, 4)[:, :10] * torch.arange(10)
+
+
+def pictures(directory: Path) -> Path:
+    weights = directory / "means.pt"
+    torch.jit.trace(Means(), torch.zeros(1, 3, 224, 224)).save(str(weights))  # type: ignore[no-untyped-call]
+    made = archive(
+        directory / "pictures.mar",
+        modelName="pictures",
+        handler="image_classifier",
+        serializedFile="means.pt",
+    )
+    with zipfile.ZipFile(made, "a") as packed:
+        packed.write(weights, "means.pt")
+        packed.writestr(
+            "index_to_name.json", json.dumps({str(each): ["id", f"class{each}"] for each in range(10)})
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    source, repository = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("repository")
+    archive(source / "doubler.mar")
+    archive(
+        source / "function.mar",
+        {"functions.py": FUNCTION},
+        modelName="function",
+        handler="functions.py:entry",
+    )
+    pictures(source)
+    iris = source / "iris"
+    iris.mkdir()
+    joblib.dump(LogisticRegression().fit(ROWS, [0, 1, 1, 0]), iris / "model.joblib")
+    settings = {"name": "iris", "implementation": "mlserver_sklearn.SKLearnModel"}
+    (iris / "model-settings.json").write_text(json.dumps(settings))
+    for model in (*torchserve.models(source), *mlserver.models(source)):
+        write(model, repository)
+    with Engine.open(model_repository=[str(repository)]) as opened:
+        yield opened
+
+
+def ask(engine: Engine, model: str, name: str, kind: str, content: bytes) -> tuple[str, bytes]:
+    columns = {"names": name.encode(), "content_types": kind.encode(), "parts": content}
+    outputs = engine.infer(model, {key: np.array([[value]], object) for key, value in columns.items()})
+    return outputs["content_type"][0, 0].decode(), outputs["answer"][0, 0]
+
+
+def test_a_class_is_a_handler(engine: Engine) -> None:
+    assert ask(engine, "doubler", "body", "application/json", b"[1, 2]") == (
+        "application/json",
+        b"[\n  2,\n  4\n]",
+    )
+    assert ask(engine, "doubler", "data", "image/png", b"\xff")[1] == repr(b"\xff").encode()
+
+
+def test_a_function_is_a_handler(engine: Engine) -> None:
+    assert ask(engine, "function", "text", "text/plain", "é".encode()) == ("", "text/plain é".encode())
+
+
+def test_a_picture_has_the_five_best_classes(engine: Engine) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (300, 400), COLOUR).save(file, "PNG")
+    _, answer = ask(engine, "pictures", "data", "image/png", file.getvalue())
+    colour = (torch.tensor(COLOUR) / 255 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor(
+        [0.229, 0.224, 0.225]
+    )
+    scores = torch.softmax(Means()(colour[None, :, None, None]), dim=1)[0]
+    best = {f"class{index}": scores[index].item() for index in scores.topk(5).indices.tolist()}
+    assert json.loads(answer) == pytest.approx(best, rel=1e-4)
+
+
+def test_a_model_of_scikit_learn_predicts(engine: Engine) -> None:
+    outputs = engine.infer("iris", {"predict": ROWS})
+    assert outputs["predict"].tolist() == [[0], [1], [1], [0]]
