@@ -186,5 +186,8 @@ static int name_attributes(void)
 
 int add_ends(PyObject *module)
 {
-    return name_attributes() < 0 || add_client_end(module) < 0 || add_server_end(module) < 0 ? -1 : 0;
+    return name_attributes() < 0 || add_client_end(module) < 0 || add_server_end(module) < 0 ||
+                   add_plain_requests(module) < 0
+               ? -1
+               : 0;
 }

@@ -1,5 +1,7 @@
 /* The ends of a channel: `app/transport/channel/connection.py` says what an end does. Here is its way for most small
 messages; every other frame, and whatever is wrong with one, is left to Python, before anything was done. */
+#pragma once
+
 #include "messages.h"
 
 #include <stddef.h>
@@ -69,5 +71,10 @@ extern struct end_names {
     PyObject *closing, *draining, *close_if_drained, *remove, *report, *reply, *refuse, *apply_back_pressure, *submit;
 } end_names;
 
+/* Answer a request with a model's name, version, outputs, the request's id and parameters; NULL with an error, or
+without one for what has to be given to the sink as a response. */
+PyObject *send_plain(PyObject *sink, PyObject *const *values);
+
 int add_client_end(PyObject *module);
 int add_server_end(PyObject *module);
+int add_plain_requests(PyObject *module);

@@ -299,3 +299,69 @@ class Matched:
 
     def disconnect(self) -> None:
         """Cancel the request, whose client has disconnected."""
+
+class PlainCheck:
+    """Whether requests are plainly right for a model: `RequestChecker._plain_rows`."""
+
+    def __init__(
+        self,
+        messages: Messages,
+        max_batch: int,
+        inputs: tuple[tuple[str, str, int, tuple[int, ...], bool], ...],
+        outputs: frozenset[str],
+    ) -> None:
+        """Check against a configuration; with over eight inputs, or a high rank, nothing is plainly right.
+
+        Args:
+            inputs: name, datatype, itemsize, dims and whether it is optional, of each.
+            outputs: their names.
+        """
+
+    def rows(self, request: InferRequest, /) -> int:
+        """Return the batch size of a request that is plainly right; 0 for one that needs every check."""
+
+class PlainRequests:
+    """The way of plain requests through a replica: what `ServedModel.submit` and `_deliver` do for them."""
+
+    def __init__(
+        self,
+        messages: Messages,
+        check: PlainCheck,
+        pending: type,
+        name: str,
+        version: str,
+        submit: Callable[..., Any],
+        deliver: Callable[..., Any],
+        cancel: Callable[..., Any],
+        refused: Callable[..., Any],
+        record: Callable[..., Any],
+        scheduler: object,
+        responses: object,
+        in_flight: set[Any],
+    ) -> None:
+        """Use what a `ServedModel` has.
+
+        Args:
+            pending: the class of queued requests.
+            name, version: of the model.
+            submit, deliver: handle what is not plain.
+            cancel: cancels a queued request.
+            refused: is told when a request arrived that the scheduler refused, and why.
+            record: counts a success, by its nanoseconds in all and in the queue.
+            scheduler: has `submit`.
+            responses: the queue of responses.
+            in_flight: requests accepted and without their final response, never replaced by another set.
+
+        Raises:
+            TypeError: a class has its fields elsewhere than in slots.
+        """
+
+    def submit(self, request: InferRequest, sink: Callable[[InferResponse], object], /) -> Callable[[], None]:
+        """Queue a request; return the function that cancels it.
+
+        Raises:
+            InferError: as `ServedModel.submit`.
+        """
+
+    def deliver(self, pending: Any, response: InferResponse, /) -> None:
+        """Send a response of a queued request to its sink."""

@@ -224,23 +224,38 @@ PyObject *request_frame(const Messages *self, PyObject *request, uint64_t stream
     return finished(self, &to, INFER, 0, stream, left);
 }
 
-PyObject *response_frame(const Messages *self, PyObject *response, uint64_t stream)
+/* Write a response of its name, version, outputs, id and parameters. */
+static PyObject *write_values(const Messages *self, PyObject *const *values, int flags, uint64_t stream)
 {
     unsigned char bytes[HEADER_SIZE + (8 << 10)];
     struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0};
-    if (Py_TYPE(response) != self->types[ANSWER])
-        return NULL;
-    PyObject *final = field(self, ANSWER, response, 5);
-    PyObject *parameters = field(self, ANSWER, response, 4);
-    int plain = parameters != NULL && PyDict_CheckExact(parameters) && PyDict_GET_SIZE(parameters) == 0;
-    if (!plain || !(final == Py_True || final == Py_False) || !are_unset(&self->response, response))
+    PyObject *parameters = values[4];
+    if (parameters == NULL || !PyDict_CheckExact(parameters) || PyDict_GET_SIZE(parameters) != 0)
         return NULL;
     put_array(&to, 4);
-    put_text(&to, field(self, ANSWER, response, 0));
-    put_text(&to, field(self, ANSWER, response, 1));
-    put_tensors(self, &to, field(self, ANSWER, response, 2));
-    put_text(&to, field(self, ANSWER, response, 3));
-    return finished(self, &to, RESPONSE, final == Py_True ? FINAL : 0, stream, 0);
+    put_text(&to, values[0]);
+    put_text(&to, values[1]);
+    put_tensors(self, &to, values[2]);
+    put_text(&to, values[3]);
+    return finished(self, &to, RESPONSE, flags, stream, 0);
+}
+
+PyObject *frame_of(const Messages *self, PyObject *const *values, uint64_t stream)
+{
+    return write_values(self, values, FINAL, stream);
+}
+
+PyObject *response_frame(const Messages *self, PyObject *response, uint64_t stream)
+{
+    PyObject *values[5];
+    if (Py_TYPE(response) != self->types[ANSWER] || !are_unset(&self->response, response))
+        return NULL;
+    for (int i = 0; i < 5; i++)
+        values[i] = field(self, ANSWER, response, i);
+    PyObject *final = field(self, ANSWER, response, 5);
+    if (final != Py_True && final != Py_False)
+        return NULL;
+    return write_values(self, values, final == Py_True ? FINAL : 0, stream);
 }
 
 PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t count)

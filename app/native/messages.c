@@ -19,7 +19,7 @@ Py_ssize_t offset_of(PyTypeObject *type, PyObject *name)
     if (member == NULL)
         return -1;
     Py_ssize_t offset = -1;
-    if (Py_IS_TYPE(member, &PyMemberDescr_Type) && PyDescr_TYPE(member) == type &&
+    if (Py_IS_TYPE(member, &PyMemberDescr_Type) && PyType_IsSubtype(type, PyDescr_TYPE(member)) &&
         ((PyMemberDescrObject *)member)->d_member->type == T_OBJECT_EX)
         offset = ((PyMemberDescrObject *)member)->d_member->offset;
     else

@@ -1,5 +1,7 @@
 /* Requests and responses as frames: those that most are. `app/transport/wire/messages.py` has the format, and reads
 and writes all others: every function here returns None for what it does not know, malformed bytes among that. */
+#pragma once
+
 #include "module.h"
 
 #include <stdint.h>
@@ -42,6 +44,8 @@ static inline PyObject *none_if_left(PyObject *found)
 /* Each returns a new reference; NULL with an error, or without one for what is left to Python. */
 PyObject *request_frame(const Messages *self, PyObject *request, uint64_t stream, uint64_t left);
 PyObject *response_frame(const Messages *self, PyObject *response, uint64_t stream);
+/* Of a final response's model name, version, outputs, id and parameters. */
+PyObject *frame_of(const Messages *self, PyObject *const *values, uint64_t stream);
 PyObject *request_of(const Messages *self, const void *meta, size_t nbytes, PyObject *deadline);
 PyObject *response_of(const Messages *self, const void *meta, size_t nbytes, PyObject *final);
 

@@ -21,19 +21,12 @@ typedef struct {
 
 static PyTypeObject *reply_type;
 
-/* Answer a request that is in flight. */
-static PyObject *answer(Reply *self, PyObject *response)
+/* Send a frame, a reference that is taken, of a request that is in flight. */
+static PyObject *send(Reply *self, PyObject *frame, int final)
 {
     End *end = &self->end->end;
-    PyObject *frame = response_frame(end->messages, response, self->number);
-    if (frame == NULL) {
-        if (!PyErr_Occurred())
-            notify(end, end_names.reply, self->stream, response, NULL);
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    }
     Py_ssize_t nbytes = PyBytes_GET_SIZE(frame);
-    PyObject *final = field(end->messages, ANSWER, response, 5);
-    if (final == Py_True && PyDict_DelItem(end->table, self->stream) < 0) {
+    if (final && PyDict_DelItem(end->table, self->stream) < 0) {
         Py_DECREF(frame);
         return NULL;
     }
@@ -49,6 +42,14 @@ static PyObject *answer(Reply *self, PyObject *response)
     Py_RETURN_NONE;
 }
 
+/* Whether a request has no final response yet; -1 with an error. */
+static int is_in_flight(const Reply *self)
+{
+    if (self->end == NULL || is_cleared(&self->end->end))
+        return 0;
+    return PyDict_Contains(self->end->end.table, self->stream);
+}
+
 static PyObject *call_reply(PyObject *object, PyObject *const *arguments, size_t flags, PyObject *names)
 {
     Reply *self = (Reply *)object;
@@ -56,15 +57,28 @@ static PyObject *call_reply(PyObject *object, PyObject *const *arguments, size_t
         PyErr_SetString(PyExc_TypeError, "a reply takes a response");
         return NULL;
     }
-    if (self->end == NULL || is_cleared(&self->end->end))
-        Py_RETURN_NONE;
-    int in_flight = PyDict_Contains(self->end->end.table, self->stream);
-    if (in_flight <= 0) {
-        if (in_flight < 0)
-            return NULL;
-        Py_RETURN_NONE;
-    }
-    return answer(self, arguments[0]);
+    int in_flight = is_in_flight(self);
+    if (in_flight <= 0)
+        return in_flight < 0 ? NULL : Py_NewRef(Py_None);
+    End *end = &self->end->end;
+    PyObject *frame = response_frame(end->messages, arguments[0], self->number);
+    if (frame != NULL)
+        return send(self, frame, field(end->messages, ANSWER, arguments[0], 5) == Py_True);
+    if (PyErr_Occurred() || notify(end, end_names.reply, self->stream, arguments[0], NULL) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *send_plain(PyObject *sink, PyObject *const *values)
+{
+    if (Py_TYPE(sink) != reply_type)
+        return NULL;
+    Reply *self = (Reply *)sink;
+    int in_flight = is_in_flight(self);
+    if (in_flight <= 0)
+        return in_flight < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *frame = frame_of(self->end->end.messages, values, self->number);
+    return frame == NULL ? NULL : send(self, frame, 1);
 }
 
 static PyObject *new_reply(ServerEnd *end, PyObject *stream, uint64_t number)

@@ -109,7 +109,7 @@ class ResponseQueue:
         self, loop: asyncio.AbstractEventLoop, deliver: Callable[[QueuedRequest, InferResponse], None]
     ) -> None:
         self._loop = loop
-        self._deliver = deliver
+        self.deliver = deliver
         self._responses: deque[tuple[QueuedRequest, InferResponse]] = deque()
         self._flush_scheduled = False
         self._thread = threading.local()
@@ -135,6 +135,6 @@ class ResponseQueue:
             if not responses:  # delivering has called flush too
                 break
             try:
-                self._deliver(*responses.popleft())
+                self.deliver(*responses.popleft())
             except Exception:  # one undeliverable response must not block the others
                 logger.exception("delivering a response")

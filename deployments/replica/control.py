@@ -31,7 +31,7 @@ class ReplicaHandler:
     def __init__(
         self, served: ServedModel, ensembles: Callable[[], EnsembleReports] = list, node: str = ""
     ) -> None:
-        self.submit = served.submit
+        self.submit = served.accept
         self._served = served
         self._ensembles = ensembles
         self._node = node

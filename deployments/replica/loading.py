@@ -24,6 +24,7 @@ from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
 from deployments.parameters import MAX_REPLICAS
 from deployments.replica.cached_scheduler import CachedScheduler
+from deployments.replica.compiled_requests import compiled_requests
 from deployments.replica.instance_pool import InstancePool
 from deployments.replica.load import LoadStatistics
 from deployments.replica.served_model import ServedModel
@@ -109,6 +110,7 @@ def _serve(
         _make_cached(model, spec, scheduler, statistics),
         plane.loop,
         partial(InstancePool, spec, model, backend, plane, scheduler),
+        compiled_requests(spec.transport, model.config, str(model.version)),
     )
     try:
         served.instances.load()

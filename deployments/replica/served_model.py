@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from types import MethodType
 
 from tritonclient.grpc import model_config_pb2 as mc
 
@@ -17,6 +18,7 @@ from backends.base import Backend, Model
 from deployments.environments.prepare import Environment
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.replica.cached_scheduler import CachedScheduler
+from deployments.replica.compiled_requests import Make
 from deployments.replica.instance_pool import InstancePool
 from deployments.scheduling.base import Scheduler
 
@@ -37,6 +39,10 @@ class ServedModel:
         cached: the response cache in front of the scheduler, if the model has one.
         loop: the data-plane loop.
         make_instances: makes the pool whose instances answer through the given queue.
+        compiled: makes the compiled way of plain requests; None where Python does all.
+
+    Attributes:
+        accept: `submit`, or its compiled form.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class ServedModel:
         cached: CachedScheduler | None,
         loop: asyncio.AbstractEventLoop,
         make_instances: Callable[[ResponseQueue], InstancePool],
+        compiled: Make | None = None,
     ) -> None:
         self.model = model
         self.backend = backend
@@ -66,6 +73,24 @@ class ServedModel:
         self._in_flight: set[QueuedRequest] = set()
         self._awaiting_first: set[QueuedRequest] = set()
         """Requests whose first response is still to be timed."""
+        self.accept: Callable[[InferRequest, Sink], Callable[[], None]] = self.submit
+        if compiled is not None and self._is_plain:
+            requests = compiled(
+                submit=self.submit,
+                deliver=self._deliver,
+                cancel=self._cancel,
+                refused=self._count_refusal,
+                record=statistics.record_success,
+                scheduler=scheduler,
+                responses=self._responses,
+                in_flight=self._in_flight,
+            )
+            self.accept, self._responses.deliver = requests.submit, requests.deliver
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing but the scheduler and the instances has to know of a request."""
+        return self.scheduler.request_class is QueuedRequest and self.cached is None and not self._times_first
 
     @property
     def config(self) -> mc.ModelConfig:
@@ -101,15 +126,18 @@ class ServedModel:
             pending = self.scheduler.request_class(request, sink, self._responses, rows)
             (self.cached or self.scheduler).submit(pending)
         except InferError as error:
-            # As in Triton, a client's mistake is not counted as a failure of the model.
-            if error.reason is not FailureReason.OTHER:
-                self.statistics.record_failure(time.monotonic_ns() - arrival, error.reason)
+            self._count_refusal(arrival, error)
             raise
         self._in_flight.add(pending)
         pending.accepted = True
         if self._times_first:
             self._awaiting_first.add(pending)
-        return lambda: self._cancel(pending)
+        return MethodType(self._cancel, pending)
+
+    def _count_refusal(self, arrival_ns: int, error: BaseException) -> None:
+        # As in Triton, a client's mistake is not counted as a failure of the model.
+        if isinstance(error, InferError) and error.reason is not FailureReason.OTHER:
+            self.statistics.record_failure(time.monotonic_ns() - arrival_ns, error.reason)
 
     def execute_together(self, requests: Sequence[tuple[InferRequest, Sink]]) -> None:
         """Execute requests in one batch at once, past the scheduler's policy: for unit tests of a model.

@@ -127,9 +127,10 @@ deployments.model_store: app.core app.core.config app.settings app.transport.cha
 deployments.rate_limiting: app.core app.core.config app.transport.channel
 deployments.replica: app.cache app.core app.core.config app.core.observability app.core.rollout
     app.native app.ray_adapter app.routing
-    app.transport app.transport.channel app.transport.memory backends backends.python.api deployments
-    deployments.bls deployments.environments deployments.event_loop_execution deployments.execution
-    deployments.model_store deployments.rate_limiting deployments.scheduling deployments.scheduling.dynamic
+    app.transport app.transport.channel app.transport.memory app.transport.wire backends
+    backends.python.api deployments deployments.bls deployments.environments
+    deployments.event_loop_execution deployments.execution deployments.model_store
+    deployments.rate_limiting deployments.scheduling deployments.scheduling.dynamic
 deployments.residency: app.core app.routing app.settings deployments
 deployments.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel deployments
     deployments.model_store

@@ -140,7 +140,7 @@ class Bench:
         assert model is not None
 
         async def start() -> Callable[[], None]:
-            return model.submit(request, answer.set_result)
+            return model.accept(request, answer.set_result)
 
         cancel = self.plane.call(start(), 5)
         return answer, lambda: self.plane.call(_run(cancel), 5)

@@ -239,7 +239,7 @@ async def test_undeliverable_response_does_not_block_others(start: Start) -> Non
             raise RuntimeError("the connection is in no state for this")
         deliver(pending, response)
 
-    bench.response_queue._deliver = failing
+    bench.response_queue.deliver = failing
     await bench.execute("a", "b")
     assert bench.final("b").failure is None
     assert len(bench.finished) == 1

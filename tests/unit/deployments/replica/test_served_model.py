@@ -15,6 +15,8 @@ from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 
+pytestmark = pytest.mark.usefixtures("data_plane")
+
 
 def test_model_loads_serves_and_unloads(bench: Bench) -> None:
     settings = {"": {"all": "1", "own": "0"}, "probe": {"own": "1"}, "other": {"x": "1"}}

@@ -10,6 +10,8 @@ from deployments.scheduling.shape_key import ShapeKey, make_shape_key
 from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
 from tests.waiting import block_until, let_run
 
+pytestmark = pytest.mark.usefixtures("data_plane")
+
 
 def test_dynamic_batching_batches_queued_requests(bench: Bench) -> None:
     bench.load(CONFIG + BATCHING)

@@ -1,0 +1,296 @@
+/* The type `PlainRequests`: the way of most requests through a replica, as `ServedModel` has it. */
+#include "ends.h"
+#include "plain_check.h"
+
+#include <time.h>
+
+enum pending_field {
+    INFER_REQUEST,
+    ANSWERED,
+    DETACHED,
+    RESCHEDULED,
+    ACTIVITY,
+    ACCEPTED,
+    FAILED,
+    REPLY_SINK,
+    ROWS,
+    SHAPES,
+    CANCELLED,
+    ARRIVAL,
+    DISPATCH,
+    NBYTES,
+    COMPUTED,
+    RESPONSES,
+    PENDING_FIELDS
+};
+
+enum callable { SUBMIT, DELIVER, CANCEL, REFUSED, RECORD, SCHEDULER, QUEUE, IN_FLIGHT, OBJECTS };
+
+typedef struct {
+    PyObject_HEAD
+    Messages *messages;
+    PlainCheck *check;
+    PyTypeObject *pending;
+    Py_ssize_t offsets[PENDING_FIELDS];
+    Py_ssize_t regions, trace, failure; /* of a request's and a response's fields */
+    PyObject *name, *version;
+    PyObject *objects[OBJECTS];
+} PlainRequests;
+
+static PyObject **place(const PlainRequests *self, PyObject *pending, enum pending_field number)
+{
+    return (PyObject **)((char *)pending + self->offsets[number]);
+}
+
+static PyObject *at(PyObject *object, Py_ssize_t offset)
+{
+    return *(PyObject **)((char *)object + offset);
+}
+
+static long long monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Make a `QueuedRequest`. */
+static PyObject *new_pending(PlainRequests *self, PyObject *request, PyObject *sink, Py_ssize_t rows, Py_ssize_t nbytes)
+{
+    PyObject *pending = self->pending->tp_alloc(self->pending, 0);
+    if (pending == NULL)
+        return NULL;
+    static const enum pending_field false_ones[] = {ANSWERED, DETACHED, RESCHEDULED, ACCEPTED, FAILED, CANCELLED};
+    for (size_t i = 0; i < sizeof false_ones / sizeof *false_ones; i++)
+        *place(self, pending, false_ones[i]) = Py_NewRef(Py_False);
+    static const enum pending_field none_ones[] = {ACTIVITY, SHAPES, COMPUTED};
+    for (size_t i = 0; i < sizeof none_ones / sizeof *none_ones; i++)
+        *place(self, pending, none_ones[i]) = Py_NewRef(Py_None);
+    *place(self, pending, INFER_REQUEST) = Py_NewRef(request);
+    *place(self, pending, REPLY_SINK) = Py_NewRef(sink);
+    *place(self, pending, RESPONSES) = Py_NewRef(self->objects[QUEUE]);
+    *place(self, pending, DISPATCH) = PyLong_FromLong(0);
+    *place(self, pending, ROWS) = PyLong_FromSsize_t(rows);
+    *place(self, pending, NBYTES) = PyLong_FromSsize_t(nbytes);
+    *place(self, pending, ARRIVAL) = PyLong_FromLongLong(monotonic_ns());
+    if (PyErr_Occurred())
+        Py_CLEAR(pending);
+    return pending;
+}
+
+/* Tell of a request that the scheduler has refused, and leave the exception as it was. */
+static void tell_refused(PlainRequests *self, PyObject *pending)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    PyObject *arguments[] = {*place(self, pending, ARRIVAL), error};
+    PyObject *told = PyObject_Vectorcall(self->objects[REFUSED], arguments, 2, NULL);
+    if (told == NULL)
+        PyErr_WriteUnraisable(self->objects[REFUSED]);
+    Py_XDECREF(told);
+    PyErr_Restore(type, error, traceback);
+}
+
+/* Queue a request and return the function that cancels it. */
+static PyObject *accept(PlainRequests *self, PyObject *pending)
+{
+    PyObject *submitted = PyObject_CallMethodOneArg(self->objects[SCHEDULER], end_names.submit, pending);
+    if (submitted == NULL) {
+        tell_refused(self, pending);
+        return NULL;
+    }
+    Py_DECREF(submitted);
+    if (PySet_Add(self->objects[IN_FLIGHT], pending) < 0)
+        return NULL;
+    Py_XSETREF(*place(self, pending, ACCEPTED), Py_NewRef(Py_True));
+    return PyMethod_New(self->objects[CANCEL], pending);
+}
+
+static int is_cleared_too(const PlainRequests *self)
+{
+    for (int i = 0; i < OBJECTS; i++)
+        if (self->objects[i] == NULL)
+            return 1;
+    return 0;
+}
+
+static PyObject *submit(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 2 || is_cleared_too(self)) {
+        PyErr_SetString(PyExc_TypeError, "request, sink");
+        return NULL;
+    }
+    PyObject *request = arguments[0];
+    Py_ssize_t nbytes, rows = 0;
+    if (Py_TYPE(request) == self->messages->types[REQUEST] && at(request, self->regions) == Py_False)
+        rows = plain_rows(self->check, request, &nbytes);
+    if (rows == 0)
+        return PyObject_Vectorcall(self->objects[SUBMIT], arguments, 2, NULL);
+    PyObject *pending = new_pending(self, request, arguments[1], rows, nbytes);
+    PyObject *cancel = pending == NULL ? NULL : accept(self, pending);
+    Py_XDECREF(pending);
+    return cancel;
+}
+
+/* Whether a response is all there is to say of a request. */
+static int is_plain(const PlainRequests *self, PyObject *pending, PyObject *response)
+{
+    if (Py_TYPE(pending) != self->pending || Py_TYPE(response) != self->messages->types[ANSWER])
+        return 0;
+    PyObject *request = *place(self, pending, INFER_REQUEST);
+    if (request == NULL || Py_TYPE(request) != self->messages->types[REQUEST] || at(request, self->regions) != Py_False)
+        return 0;
+    PyObject *trace = at(request, self->trace);
+    return trace != NULL && PyUnicode_CheckExact(trace) && PyUnicode_GET_LENGTH(trace) == 0 &&
+           *place(self, pending, ACTIVITY) == Py_None && *place(self, pending, REPLY_SINK) != NULL &&
+           field(self->messages, ANSWER, response, 5) == Py_True && at(response, self->failure) == Py_None;
+}
+
+static int record(PlainRequests *self, PyObject *pending)
+{
+    long long arrival = PyLong_AsLongLong(*place(self, pending, ARRIVAL));
+    long long dispatch = PyLong_AsLongLong(*place(self, pending, DISPATCH));
+    if (PyErr_Occurred())
+        return -1;
+    PyObject *arguments[] = {PyLong_FromLongLong(monotonic_ns() - arrival), PyLong_FromLongLong(dispatch - arrival)};
+    PyObject *done = NULL;
+    if (arguments[0] != NULL && arguments[1] != NULL)
+        done = PyObject_Vectorcall(self->objects[RECORD], arguments, 2, NULL);
+    Py_XDECREF(arguments[0]);
+    Py_XDECREF(arguments[1]);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Give a sink the response in the name of the model. */
+static PyObject *respond(PlainRequests *self, PyObject *pending, PyObject *response)
+{
+    PyObject *request = *place(self, pending, INFER_REQUEST), *sink = *place(self, pending, REPLY_SINK);
+    PyObject *values[] = {self->name, self->version, field(self->messages, ANSWER, response, 2),
+                          field(self->messages, REQUEST, request, 4), field(self->messages, ANSWER, response, 4)};
+    for (int i = 0; i < 5; i++)
+        if (values[i] == NULL) {
+            PyErr_SetString(PyExc_AttributeError, "a field has no value");
+            return NULL;
+        }
+    PyObject *done = send_plain(sink, values);
+    if (done != NULL || PyErr_Occurred())
+        return done;
+    PyObject *made = PyObject_Vectorcall((PyObject *)self->messages->types[ANSWER], values, 5, NULL);
+    if (made != NULL)
+        done = PyObject_CallOneArg(sink, made);
+    Py_XDECREF(made);
+    return done;
+}
+
+static PyObject *deliver(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 2 || is_cleared_too(self)) {
+        PyErr_SetString(PyExc_TypeError, "pending request, response");
+        return NULL;
+    }
+    if (!is_plain(self, arguments[0], arguments[1]))
+        return PyObject_Vectorcall(self->objects[DELIVER], arguments, 2, NULL);
+    int in_flight = PySet_Discard(self->objects[IN_FLIGHT], arguments[0]);
+    if (in_flight <= 0) /* two threads of a backend finished it at the same moment */
+        return in_flight < 0 ? NULL : Py_NewRef(Py_None);
+    return record(self, arguments[0]) < 0 ? NULL : respond(self, arguments[0], arguments[1]);
+}
+
+static int bind_pending(PlainRequests *self, PyObject *pending)
+{
+    static const char *const names[PENDING_FIELDS] = {
+        "infer", "answered",  "detached",   "rescheduled", "activity", "accepted", "failed",     "sink", "rows",
+        "shapes", "cancelled", "arrival_ns", "dispatch_ns", "nbytes",   "computed", "_responses"};
+    self->pending = (PyTypeObject *)Py_NewRef(pending);
+    for (int i = 0; i < PENDING_FIELDS; i++)
+        if ((self->offsets[i] = named_offset(self->pending, names[i])) < 0)
+            return -1;
+    PyTypeObject **types = self->messages->types;
+    self->regions = named_offset(types[REQUEST], "regions");
+    self->trace = self->regions < 0 ? -1 : named_offset(types[REQUEST], "trace");
+    self->failure = self->trace < 0 ? -1 : named_offset(types[ANSWER], "failure");
+    return self->failure < 0 ? -1 : 0;
+}
+
+static PyObject *new_plain_requests(PyTypeObject *type, PyObject *arguments, PyObject *names)
+{
+    static char *keywords[] = {"messages", "check",   "pending", "name",      "version", "submit",    "deliver", "cancel",
+                               "refused",  "record", "scheduler", "responses", "in_flight", NULL};
+    PyObject *messages, *check, *pending, *name, *version, *objects[OBJECTS];
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!O!UUOOOOOOOO!", keywords, messages_type, &messages,
+                                     plain_check_type, &check, &PyType_Type, &pending, &name, &version, &objects[SUBMIT],
+                                     &objects[DELIVER], &objects[CANCEL], &objects[REFUSED], &objects[RECORD],
+                                     &objects[SCHEDULER], &objects[QUEUE], &PySet_Type, &objects[IN_FLIGHT]))
+        return NULL;
+    PlainRequests *self = (PlainRequests *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->messages = (Messages *)Py_NewRef(messages);
+    self->check = (PlainCheck *)Py_NewRef(check);
+    self->name = Py_NewRef(name);
+    self->version = Py_NewRef(version);
+    for (int i = 0; i < OBJECTS; i++)
+        self->objects[i] = Py_NewRef(objects[i]);
+    if (bind_pending(self, pending) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static int traverse_plain_requests(PlainRequests *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->pending);
+    for (int i = 0; i < OBJECTS; i++)
+        Py_VISIT(self->objects[i]);
+    return 0;
+}
+
+static int clear_plain_requests(PlainRequests *self)
+{
+    for (int i = 0; i < OBJECTS; i++)
+        Py_CLEAR(self->objects[i]);
+    return 0;
+}
+
+static void delete_plain_requests(PlainRequests *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear_plain_requests(self);
+    Py_XDECREF(self->pending);
+    Py_XDECREF(self->messages);
+    Py_XDECREF(self->check);
+    Py_XDECREF(self->name);
+    Py_XDECREF(self->version);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"submit", (PyCFunction)(void (*)(void))submit, METH_FASTCALL, "Queue a request; return what cancels it."},
+    {"deliver", (PyCFunction)(void (*)(void))deliver, METH_FASTCALL, "Send the response of a queued request."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, new_plain_requests},           {Py_tp_dealloc, delete_plain_requests},
+    {Py_tp_traverse, traverse_plain_requests}, {Py_tp_clear, clear_plain_requests},
+    {Py_tp_methods, methods},                  {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "app.native.extension.PlainRequests",
+    .basicsize = sizeof(PlainRequests),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int add_plain_requests(PyObject *module)
+{
+    PyObject *type = add_plain_check(module) < 0 ? NULL : PyType_FromModuleAndSpec(module, &spec, NULL);
+    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return added;
+}

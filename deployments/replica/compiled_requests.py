@@ -1,0 +1,43 @@
+"""The compiled way of plain requests through a replica (`app/native/plain_requests.c`)."""
+
+from typing import TYPE_CHECKING, Any
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config.model_config import input_specs, output_specs
+from app.transport.settings import TransportSettings
+from app.transport.wire.compiled import compiled_messages
+from deployments.execution.queued_request import QueuedRequest
+
+if TYPE_CHECKING:
+    from app.native.extension import Messages, PlainCheck, PlainRequests
+
+
+def compiled_requests(settings: TransportSettings, config: mc.ModelConfig, version: str) -> "Make | None":
+    """Return what makes the compiled way of a model's requests; None where Python does all."""
+    messages = compiled_messages(settings)
+    return None if messages is None else Make(messages, config, version)
+
+
+class Make:
+    """Makes the compiled way of a model's requests from what its replica has."""
+
+    def __init__(self, messages: "Messages", config: mc.ModelConfig, version: str) -> None:
+        self._messages = messages
+        self._check = plain_check(messages, config)
+        self._model = config.name, version
+
+    def __call__(self, **parts: Any) -> "PlainRequests":
+        """Return it; `parts` are those of `PlainRequests` that are not known here."""
+        from app.native.extension import PlainRequests
+
+        return PlainRequests(self._messages, self._check, QueuedRequest, *self._model, **parts)
+
+
+def plain_check(messages: "Messages", config: mc.ModelConfig) -> "PlainCheck":
+    """Return the compiled `RequestChecker._plain_rows` of a model."""
+    from app.native.extension import PlainCheck
+
+    inputs = tuple((s.name, s.datatype, s.itemsize, s.dims, s.optional) for s in input_specs(config))
+    outputs = frozenset(spec.name for spec in output_specs(config))
+    return PlainCheck(messages, config.max_batch_size, inputs, outputs)

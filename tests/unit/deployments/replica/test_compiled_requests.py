@@ -1,0 +1,245 @@
+"""The compiled way of plain requests beside Python's: the same checks, the same objects."""
+
+import gc
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf import text_format
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config.request_check import RequestChecker
+from app.core.errors import FailureReason, InferError
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
+from app.transport.settings import TransportSettings
+from app.transport.wire.compiled import compiled_messages
+from deployments.execution.queued_request import QueuedRequest
+from deployments.replica.compiled_requests import compiled_requests, plain_check
+from deployments.scheduling.queue import queue_full
+
+pytest.importorskip("app.native.extension")
+
+NATIVE = TransportSettings(data_plane="native")
+messages: Any = compiled_messages(NATIVE)
+INPUT = 'input { name: "%s" data_type: TYPE_%s dims: [ %s ] %s }'
+CONFIGS = [
+    text_format.Parse(f'name: "m" max_batch_size: {batch} output {{ name: "O" }} {inputs}', mc.ModelConfig())
+    for batch in (0, 4)
+    for inputs in (
+        INPUT % ("A", "FP32", "-1", ""),
+        INPUT % ("A", "FP32", "2", "") + INPUT % ("B", "INT8", "2, 1", "optional: true"),
+        INPUT % ("A", "FP32", "-1, 2", "") + INPUT % ("B", "STRING", "-1", ""),
+        INPUT % ("A", "FP32", "1", "") + INPUT % ("B", "INT8", "1", ""),
+        "".join(INPUT % (f"I{n}", "FP32", "1", "") for n in range(9)),
+        INPUT % ("A", "FP32", ", ".join("1" * 9), ""),
+        INPUT % ("A", "FP32", "4294967296, 4294967296, 4294967296, 4294967296", ""),
+        "",
+    )
+]
+CHECKS = [(RequestChecker(config), plain_check(messages, config)) for config in CONFIGS]
+
+sizes = st.one_of(st.integers(0, 5), st.sampled_from([-1, 2**32, 2**63, 2**64, True]))
+tensors = st.builds(
+    Tensor,
+    st.sampled_from(["A", "A", "B", "I0", "é"]),
+    st.sampled_from(["FP32", "FP32", "INT8", "BYTES"]),
+    st.lists(sizes, max_size=3).map(tuple),
+    st.one_of(
+        st.integers(0, 10).map(lambda n: bytes(4 * n)),
+        st.integers(0, 10).map(bytearray),
+        st.integers(0, 40).map(lambda n: memoryview(bytes(n))),
+        st.just(RegionSlice("r", 0, 8)),
+    ),
+)
+requests = st.builds(
+    InferRequest,
+    st.just("m"),
+    st.just(""),
+    st.lists(tensors, max_size=3).map(tuple),
+    st.lists(st.sampled_from(["O", "O", "P"]).map(RequestedOutput), max_size=2).map(tuple),
+)
+FITTING = Tensor("A", "FP32", (2, 1), bytes(8))
+
+
+@settings(max_examples=300)
+@given(requests)
+@example(InferRequest("m", "", (FITTING,)))
+@example(InferRequest("m", "", (FITTING, FITTING)))
+@example(InferRequest("m", "", (FITTING,), (RequestedOutput("O"), RequestedOutput("O"))))
+def test_what_is_plainly_right_is_so_for_both(request: InferRequest) -> None:
+    for checker, compiled in CHECKS:
+        assert compiled.rows(request) in (0, checker._plain_rows(request))
+
+
+@pytest.mark.parametrize(
+    ("config", "inputs"),
+    [
+        (0, (Tensor("A", "FP32", (-1,), b""),)),
+        (1, (Tensor("A", "FP32", (2,), bytes(8)),)),
+        (1, (Tensor("B", "INT8", (2, 1), bytearray(2)), Tensor("A", "FP32", (2,), memoryview(bytes(8))))),
+        (7, ()),
+        (8, (Tensor("A", "FP32", (3, 5), bytes(60)),)),
+        (9, (Tensor("A", "FP32", (3, 2), bytes(24)),)),
+        (11, (Tensor("A", "FP32", (3, 1), bytes(12)), Tensor("B", "INT8", (3, 1), bytes(3)))),
+    ],
+)
+def test_ordinary_requests_are_plainly_right(config: int, inputs: tuple[Tensor, ...]) -> None:
+    checker, compiled = CHECKS[config]
+    rows = checker._plain_rows(InferRequest("m", "", inputs, (RequestedOutput("O"),)))
+    assert compiled.rows(InferRequest("m", "", inputs, (RequestedOutput("O"),))) == rows
+    assert rows or config == 0
+
+
+class Model:
+    """What a `ServedModel` has, recorded."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.submitted: list[QueuedRequest] = []
+        self.refuses = False
+        self.in_flight: set[QueuedRequest] = set()
+        make = compiled_requests(NATIVE, CONFIGS[8], "3")
+        assert make is not None
+        names = ("submit", "deliver", "cancel", "refused", "record")
+        called: dict[str, Any] = {name: self.recorded(name) for name in names}
+        self.compiled = make(**called, scheduler=Scheduler(self), responses=self, in_flight=self.in_flight)
+
+    def recorded(self, name: str) -> Any:
+        def call(*arguments: Any) -> str:
+            self.calls.append((name, arguments))
+            return name
+
+        return call
+
+
+class Scheduler:
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def submit(self, pending: QueuedRequest) -> None:
+        if self._model.refuses:
+            raise queue_full("")
+        self._model.submitted.append(pending)
+
+
+PLAIN = InferRequest("m", "", (FITTING,), id="id")
+
+
+def values(pending: QueuedRequest) -> dict[str, Any]:
+    names = [name for kind in QueuedRequest.__mro__ for name in getattr(kind, "__slots__", ())]
+    return {name: getattr(pending, name) for name in names if name != "arrival_ns" and hasattr(pending, name)}
+
+
+def test_a_queued_request_is_made_as_by_python() -> None:
+    model = Model()
+    sink = model.recorded("sink")
+    cancel = model.compiled.submit(PLAIN, sink)
+    (made,) = model.submitted
+    expected = QueuedRequest(PLAIN, sink, model, 2)  # type: ignore[arg-type]
+    expected.accepted, expected.nbytes = True, 8
+    assert values(made) == values(expected) and type(made) is QueuedRequest
+    assert 0 <= expected.arrival_ns - made.arrival_ns < 60e9
+    assert model.in_flight == {made}
+    cancel()
+    assert model.calls == [("cancel", (made,))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"regions": True}, {"inputs": ()}, {"outputs": (RequestedOutput("P"),)}, {"inputs": (FITTING,) * 2}],
+)
+def test_other_requests_are_left_to_python(change: dict[str, Any]) -> None:
+    model = Model()
+    request = msgspec.structs.replace(PLAIN, **change)
+    submitted: object = model.compiled.submit(request, print)
+    assert submitted == "submit"
+    assert model.calls == [("submit", (request, print))] and not model.submitted
+
+
+def test_a_refusal_is_told_and_raised() -> None:
+    model = Model()
+    model.refuses = True
+    with pytest.raises(InferError) as raised:
+        model.compiled.submit(PLAIN, print)
+    ((name, (arrival_ns, error)),) = model.calls
+    assert name == "refused" and error is raised.value and error.reason is FailureReason.REJECTED
+    assert arrival_ns > 0 and not model.in_flight
+
+
+def test_a_plain_response_is_counted_and_sent_in_the_name_of_the_model() -> None:
+    model = Model()
+    model.compiled.submit(PLAIN, model.recorded("sink"))
+    (pending,) = model.submitted
+    pending.dispatch_ns = pending.arrival_ns + 5
+    response = InferResponse("other", "9", (FITTING,), "other", {"a": 1})
+    model.compiled.deliver(pending, response)
+    model.compiled.deliver(pending, response)
+    (record, (total_ns, queue_ns)), sent = model.calls
+    assert (record, queue_ns) == ("record", 5) and total_ns >= 0
+    assert sent == ("sink", (InferResponse("m", "3", (FITTING,), "id", {"a": 1}),))
+    assert not model.in_flight
+
+
+@pytest.mark.parametrize(
+    ("request_change", "response"),
+    [
+        ({}, InferResponse(final=False)),
+        ({}, failed(ValueError())),
+        ({"trace": "-"}, InferResponse()),
+    ],
+)
+def test_other_responses_are_left_to_python(request_change: dict[str, Any], response: InferResponse) -> None:
+    model = Model()
+    model.compiled.submit(msgspec.structs.replace(PLAIN, **request_change), print)
+    (pending,) = model.submitted
+    model.compiled.deliver(pending, response)
+    assert model.calls == [("deliver", (pending, response))] and model.in_flight == {pending}
+
+
+def test_requests_leave_nothing_behind() -> None:
+    model = Model()
+
+    def run() -> None:
+        for refuses in (False, True):
+            model.refuses = refuses
+            try:
+                model.compiled.submit(PLAIN, print)
+            except InferError:
+                pass
+        model.compiled.submit(msgspec.structs.replace(PLAIN, inputs=()), print)
+        pending = model.submitted.pop()
+        model.compiled.deliver(pending, failed(ValueError()))
+        pending.sink = model.recorded("sink")
+        model.compiled.deliver(pending, InferResponse("m", "1", (FITTING,)))
+        model.calls.clear()
+
+    for _ in range(3):
+        run()
+    gc.collect()
+    blocks, references = sys.getallocatedblocks(), sys.getrefcount(QueuedRequest)
+    for _ in range(200):
+        run()
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 100
+    assert sys.getrefcount(QueuedRequest) == references
+
+
+def test_arguments_are_checked() -> None:
+    from app.native.extension import PlainCheck, PlainRequests
+
+    with pytest.raises(TypeError):
+        PlainCheck(messages, 1, (("A",),), frozenset())  # type: ignore[arg-type]
+    with pytest.raises((TypeError, OverflowError)):
+        PlainCheck(messages, 1, (("A", "FP32", 4, (2**70,), False),), frozenset())
+    parts: dict[str, Any] = dict.fromkeys(
+        ("submit", "deliver", "cancel", "refused", "record", "scheduler", "responses"), print
+    )
+    with pytest.raises(AttributeError):
+        PlainRequests(messages, CHECKS[0][1], int, "m", "1", **parts, in_flight=set())
+    compiled = Model().compiled
+    for call in (compiled.submit, compiled.deliver, CHECKS[0][1].rows):
+        with pytest.raises(TypeError):
+            call(1)  # type: ignore
