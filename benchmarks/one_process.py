@@ -76,7 +76,8 @@ class OneProcess:
         self._replica, self._ingress = LoopThread("replica"), LoopThread("ingress")
         config = normalise(text_format.Parse(CONFIG, mc.ModelConfig()))
         (directory / "1").mkdir()
-        spec = ModelSpec(MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY, "")
+        model = MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY, ""
+        spec = ModelSpec(*model, transport=TransportSettings(data_plane="python"))
         self._served = load_model(spec, self._replica)
         addresses = self._replica.call(self._listen(directory))
         self._fronts: list[Front] = []

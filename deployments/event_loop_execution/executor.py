@@ -81,6 +81,13 @@ class EventLoopExecutor(Generic[BatchT]):
         else:
             self._loop.call_soon(self._run, batch)
 
+    def run(self, batch: BatchT) -> None:
+        """Execute a batch now, or until it is suspended; the caller is a callback of the loop's own."""
+        if self._may_call_models:
+            run_suspendable(self._watchdog, self._run, batch)
+        else:
+            self._run(batch)
+
     def record(self, took_ns: int, is_only_instance: bool) -> None:
         """Record an execution, here or on the instance's thread; waiting for other models does not count."""
         busy_ns = took_ns - wait_time.collect() if self._may_call_models else took_ns

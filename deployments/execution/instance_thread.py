@@ -130,6 +130,17 @@ class InstanceThread:
         else:
             self._work.put(batch)
 
+    def execute_at_once(self, batch: Batch) -> None:
+        """Hand over a batch as `execute` does, in a callback of the loop's own.
+
+        Where the loop executes it, it is done, and `finished` was called, when this returns.
+        """
+        executor = self._loop_executor
+        if executor is not None and executor.is_next(self.is_only_instance):
+            executor.run(batch)
+        else:
+            self.execute(batch)
+
     def recover(self, wait: Callable[[], object], recovered: Callable[[], object]) -> None:
         """Call `wait` on this thread after what it was given before, then `recovered` on the loop."""
 

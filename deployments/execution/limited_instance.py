@@ -56,6 +56,9 @@ class LimitedInstance(InstanceThread):
         elif not self._reporting:
             self._permits.acquire(self._begin)
 
+    def execute_at_once(self, batch: Batch) -> None:
+        self.execute(batch)  # which may have to wait for a permit
+
     def cancel(self, pending: QueuedRequest) -> None:
         """Drop a waiting batch when all of its requests are cancelled."""
         batch = self._next

@@ -27,7 +27,8 @@ class QueuedRequest(Request):
         shapes: equal for requests that may share a batch; None where all may. Set by the scheduler.
         accepted: the replica has become responsible for its response.
         failed: its final response is a failure.
-        nbytes, level, tickets: the queue's records of it; only a queue with policies sets the last two.
+        nbytes: bytes of its inputs; 0 before they are counted, by the queue if by nobody else.
+        level, tickets: records of a queue with policies.
         may_reschedule: it may be executed again instead of answered.
         computed: the times of a traced request's execution: its start, the end of its input, the start of its
             output, its end.

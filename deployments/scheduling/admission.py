@@ -134,6 +134,11 @@ class Admission:
         """Whether it is known how long clients wait that set no deadline."""
         return self._patience.known
 
+    @property
+    def limits_all(self) -> bool:
+        """Whether a request that says nothing of its time may have to wait for too long."""
+        return self._max_wait_ns > 0 or self._patience.known
+
     def is_timed(self, request: QueuedRequest) -> bool:
         """Return whether a request says how long its client waits."""
         infer = request.infer

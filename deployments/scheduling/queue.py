@@ -57,9 +57,10 @@ class QueueQuota:
             InferError: UNAVAILABLE when a bound is exceeded.
         """
         infer = request.infer
-        nbytes = 0
-        for tensor in infer.inputs:
-            nbytes += len(tensor.data)
+        nbytes = 0 if requeued else request.nbytes
+        if not nbytes:
+            for tensor in infer.inputs:
+                nbytes += len(tensor.data)
         total = self.nbytes + nbytes
         if (
             self.requests
@@ -70,13 +71,16 @@ class QueueQuota:
         request.nbytes = nbytes
         self.nbytes = total
         self.requests += 1
-        self.timed += self.admission.is_timed(request)
+        if infer.deadline or infer.timeout_us:
+            self.timed += self.admission.is_timed(request)
 
     def release(self, request: QueuedRequest) -> None:
         """Stop counting a request."""
         self.requests -= 1
         self.nbytes -= request.nbytes
-        self.timed -= self.admission.is_timed(request)
+        infer = request.infer
+        if infer.deadline or infer.timeout_us:
+            self.timed -= self.admission.is_timed(request)
 
 
 class RequestQueue(QueueQuota):
@@ -119,7 +123,8 @@ class RequestQueue(QueueQuota):
         Raises:
             InferError: UNAVAILABLE when the queue is full, or the wait too long.
         """
-        if self.requests:
+        infer = request.infer
+        if self.requests and (infer.deadline or infer.timeout_us or self.admission.limits_all):
             self.check(request, self.admission.wait_ns(self.requests))
         self.acquire(request)
         self._entries.append(request)

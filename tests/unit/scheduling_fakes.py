@@ -65,6 +65,9 @@ class HeldInstance:
         self.ids: list[list[str]] = []
         self.batches: list[Batch] = []
 
+    def execute_at_once(self, batch: Batch) -> None:
+        self.execute(batch)
+
     def execute(self, batch: Batch) -> None:
         assert self.running is None, "a second batch before the first was over"
         self.running = batch

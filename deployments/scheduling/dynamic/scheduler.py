@@ -125,9 +125,10 @@ class DynamicScheduler(DirectScheduler):
 
     def _release_gathered(self) -> None:
         self._gathering = False
-        self._release_now()
+        self._release_now(at_once=True)
 
-    def _release_now(self) -> None:
+    def _release_now(self, at_once: bool = False) -> None:
+        """Release what can be; with `at_once`, this is a callback of the loop's own, which may execute."""
         queue, rows = self._queue, self._policy.max_rows
         while self._free and queue.tidy(rows):
             if (self._start_threshold or self._order) and self._must_wait():
@@ -139,7 +140,11 @@ class DynamicScheduler(DirectScheduler):
             if not decision.size:
                 self._wake_by(decision.wait_until_ns)
                 return
-            self._start(self._free.pop(), self._dequeue(decision))
+            instance = self._free.pop()
+            if at_once and not self._free:
+                self._start(instance, self._dequeue(decision), at_once=True)
+                break  # if it is over, its end has released or gathered what followed
+            self._start(instance, self._dequeue(decision))
         if queue.requests >= self._prepare_at and not self._free:
             self._prepare()
 
@@ -177,13 +182,13 @@ class DynamicScheduler(DirectScheduler):
         finally:
             strategy.batch_finalize(record)
 
-    def _start(self, instance: InstanceThread, batch: Batch) -> None:
+    def _start(self, instance: InstanceThread, batch: Batch, at_once: bool = False) -> None:
         if self._order is not None:
             for request in batch.requests:
                 self._order.track(request)
         self._busy = instance
         if len(batch.requests) == 1 or self._execution_ns < MIN_EXECUTION_NS:
-            instance.execute(batch)
+            (instance.execute_at_once if at_once else instance.execute)(batch)
         else:
             self._serve_batch.start(instance, batch)
 

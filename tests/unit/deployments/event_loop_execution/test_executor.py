@@ -12,6 +12,7 @@ from backends.base import Request
 from deployments.event_loop_execution import policy
 from deployments.event_loop_execution.policy import REQUIRED_RUNS
 from tests.unit.deployments.execution.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -56,6 +57,18 @@ async def test_short_executions_move_to_the_loop(start: Start) -> None:
     bench.order.clear()
     await bench.execute("a", "b")
     assert last_threads(bench, 1) == [threading.current_thread().name]
+    assert bench.order == ["a", "b", "finished"]
+
+
+async def test_a_batch_may_be_executed_before_the_call_returns(start: Start) -> None:
+    bench = start(answer_all)
+    bench.thread.execute_at_once(bench.batch("thread"))
+    assert not bench.finished
+    await until(lambda: len(bench.finished) == 1)
+    for i in range(REQUIRED_RUNS - 1):
+        await bench.execute(str(i))
+    bench.order.clear()
+    bench.thread.execute_at_once(bench.batch("a", "b"))
     assert bench.order == ["a", "b", "finished"]
 
 
