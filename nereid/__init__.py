@@ -1,4 +1,4 @@
-"""Nereid's public interface: calls of its models from a Serve application, and the application of the server.
+"""Nereid's public interface: the server as a Serve application, and its models for other programs.
 
 Importing it loads nothing of the server, whose packages are called `app`, `backends` and `deployments`: a
 program may have packages of these names itself.
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from nereid.errors import InferError
 from nereid.handle import ModelHandle, model_handle
 from nereid.internals import load_internals
+from nereid.offline import batch
 
 if TYPE_CHECKING:  # the command reads its flags, and sets Ray's environment, before Ray is imported
     from ray.serve.deployment import Application
 
-__all__ = ["InferError", "ModelHandle", "build", "model_handle"]
+__all__ = ["InferError", "ModelHandle", "batch", "build", "model_handle"]
 
 
 def build(args: dict[str, Any]) -> "Application":

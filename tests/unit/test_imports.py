@@ -16,7 +16,7 @@ TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access app.console app.core app.core.config app.core.observability app.core.rollout
-    app.engine app.routing app.settings app.tools.migrate backends deployments.environments
+    app.engine app.offline app.routing app.settings app.tools.migrate backends deployments.environments
     deployments.manager deployments.model_store nereid
 app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
@@ -61,6 +61,7 @@ app.ingress.tracing: app.core app.core.observability app.ingress.service app.rou
 app.inprocess: app.core app.core.config app.core.observability app.engine app.ingress.metrics
     app.protocol.http app.settings backends.python.api
 app.native: app.core
+app.offline: app.core app.engine
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.core.rollout app.protocol
@@ -144,6 +145,7 @@ deployments.scheduling.sequence: app.core app.core.config deployments.execution 
 nereid:
 nereid.backend: app.core backends
 nereid.inprocess: app.core app.inprocess
+nereid.offline: app.offline nereid
 nereid.testing: app.testing
 nereid_client:
 nereid_client.vision:
@@ -214,6 +216,7 @@ RAY_USERS = {
     "deployments.scheduling.dynamic.serve_batch",
     "nereid",
     "nereid.handle",
+    "nereid.offline",
 }
 """Modules outside of `app/ray_adapter` that use Ray, by its public API."""
 

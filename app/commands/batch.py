@@ -1,0 +1,206 @@
+"""`nereid batch`: put the rows of files through a model, without a server."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.core.errors import InferError
+from app.core.installation import install_command
+from app.settings.errors import SettingsError
+
+if TYPE_CHECKING:  # they need pyarrow
+    from app.offline.blocks import Block, Source
+    from app.offline.execution import Job
+    from app.offline.output import Output
+
+_ABOUT: Final = "Put the rows of Parquet, JSON lines or other files through a model, without a server."
+_EXAMPLE: Final = """example:
+  nereid batch --repository models --model classifier --input 'pictures/' --output classes --map IMAGE=bytes
+  nereid batch --repository models --model scores --input 's3://bucket/*.parquet' --output s3://bucket/out \\
+      --keep id --actors 4 --resume
+
+Inputs of the model are read from columns of their names. Other files than *.parquet and *.jsonl are rows
+with the columns `row` (the name) and `bytes`; in JSON, {"b64": "..."} is a binary value. The output has a
+Parquet file for each block of rows, with the kept columns, the model's outputs, and `error`. --resume goes
+on with a run that was cut off. The exit status is 0 when every row has an answer, 1 when some have none,
+2 when nothing was run."""
+_PLAIN_S: Final = 10.0
+"""Seconds between lines where the output is no terminal."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        from app.offline.blocks import InputError
+        from app.offline.execution import RowError
+    except ImportError:
+        print(f"nereid batch needs pyarrow: {install_command('batch')}", file=sys.stderr)
+        return 2
+    try:
+        summary = _run(arguments)
+    except RowError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (InputError, SettingsError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except InferError as error:
+        print(error.message, file=sys.stderr)
+        return 2
+    if arguments.json:
+        print(json.dumps(summary))
+    else:
+        print(_sentence(summary))
+    return 1 if summary["failed"] else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nereid batch",
+        description=_ABOUT,
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--repository", action="append", required=True, metavar="DIRECTORY", help="a directory of models")
+    add("--model", required=True, help="its name; ensembles and models that call others, too")
+    add("--version", default="", help="by default that of the model's version policy")
+    add("--input", required=True, help="a file, a directory or a pattern; s3://, gs:// and others too")
+    add("--output", required=True, help="a directory, which must be empty unless the run goes on")
+    add("--format", choices=("parquet", "jsonl", "files"), default="", help="by default that of the names")
+    add("--map", action="append", default=[], metavar="INPUT=COLUMN", help="the column of an input")
+    add("--keep", action="append", default=[], metavar="COLUMN", help="a column of the output; default: row")
+    add(
+        "--outputs",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an output that is wanted; default: all",
+    )
+    add("--batch-size", type=_size, default=0, help="rows of a request, or auto: the most it takes, up to 32")
+    add("--block-rows", type=int, default=1024, help="rows of a part of the output (default 1024)")
+    add("--actors", type=int, default=0, help="processes of Ray that work; 0: this process (default)")
+    add("--gpus", type=float, default=0.0, help="GPUs of an actor")
+    add(
+        "--on-error",
+        choices=("row", "fail"),
+        default="row",
+        help="keep rows that fail, or fail with the first",
+    )
+    add("--resume", action="store_true", help="go on with a run that was cut off")
+    add("--json", action="store_true", help="print the summary as an object")
+    return parser
+
+
+def _size(text: str) -> int:
+    return 0 if text == "auto" else int(text)
+
+
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
+    from app.offline.blocks import InputError, blocks, open_source
+    from app.offline.output import Output
+
+    if arguments.block_rows < 1 or arguments.batch_size < 0 or arguments.actors < 0:
+        raise InputError("--block-rows, --batch-size and --actors are positive numbers")
+    job = _job(arguments)
+    source = open_source(arguments.input, arguments.format)
+    every = blocks(source, arguments.block_rows)
+    output = Output.open(arguments.output)
+    about = {"input": source.url, "format": source.format, "block_rows": arguments.block_rows}
+    left = output.begin({**job._asdict(), **about, "blocks": len(every)}, every, arguments.resume)
+    started = time.monotonic()
+    rows = failed = 0
+    with _progress(len(every), len(every) - len(left)) as tick:
+        for done in _work(arguments, job, source, output, left) if left else ():
+            rows, failed = rows + done["rows"], failed + done["failed"]
+            tick(rows, failed)
+    output.finish(every)
+    return {
+        "output": arguments.output,
+        "rows": rows,
+        "failed": failed,
+        "parts": len(every),
+        "kept_parts": len(every) - len(left),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def _job(arguments: argparse.Namespace) -> "Job":
+    from app.offline.execution import Job
+
+    return Job(
+        tuple(each if "://" in each else os.path.abspath(each) for each in arguments.repository),
+        arguments.model,
+        arguments.version,
+        _columns(arguments.map),
+        tuple(arguments.keep),
+        tuple(arguments.outputs),
+        arguments.batch_size,
+        arguments.on_error == "fail",
+    )
+
+
+def _work(
+    arguments: argparse.Namespace, job: "Job", source: "Source", output: "Output", left: "Sequence[Block]"
+) -> Iterator[Mapping[str, int]]:
+    if arguments.actors:
+        from nereid.offline import write_parts
+
+        places = source.url, source.format, output.url
+        yield from write_parts(job._asdict(), places, left, arguments.actors, arguments.gpus)
+        return
+    from app.offline.run import here
+
+    for done in here(job, source, output, left):
+        yield done._asdict()
+
+
+def _columns(pairs: Iterable[str]) -> Mapping[str, str]:
+    from app.offline.blocks import InputError
+
+    found = dict(pair.partition("=")[::2] for pair in pairs)
+    if not all(found.values()):
+        raise InputError("--map takes INPUT=COLUMN")
+    return found
+
+
+@contextmanager
+def _progress(total: int, done: int) -> Iterator[Any]:
+    """Show progress on standard error: a bar on a terminal, a line now and then elsewhere."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task("loading the model", total=total, completed=done)
+            yield lambda rows, failed: bar.update(task, advance=1, description=_text(rows, failed))
+        return
+    shown, parts = time.monotonic(), done
+
+    def tick(rows: int, failed: int) -> None:
+        nonlocal shown, parts
+        parts += 1
+        if time.monotonic() - shown >= _PLAIN_S:
+            shown = time.monotonic()
+            print(f"{parts} of {total} parts, {_text(rows, failed)}", file=sys.stderr)
+
+    yield tick
+
+
+def _text(rows: int, failed: int) -> str:
+    return f"{rows} rows" + (f", {failed} failed" if failed else "")
+
+
+def _sentence(summary: Mapping[str, Any]) -> str:
+    rows, seconds = summary["rows"], summary["seconds"]
+    text = f"{_text(rows, summary['failed'])} in {seconds:.1f} s ({rows / max(seconds, 1e-9):.0f} a second)"
+    kept = f", of which {summary['kept_parts']} were there" if summary["kept_parts"] else ""
+    return f"{summary['output']}: {text}; {summary['parts']} parts{kept}"

@@ -1,0 +1,1 @@
+"""Models over files, without a server: `nereid batch`."""

@@ -1,0 +1,163 @@
+"""Columns of tables as inputs of models, and outputs of models as columns."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from app.core.datatypes import DATATYPES
+from app.offline.blocks import AS_JSON, InputError
+
+Array = npt.NDArray[Any]
+
+
+class Wanted(NamedTuple):
+    """An input of a model.
+
+    Attributes:
+        name: of the input.
+        column: where its values are.
+        datatype: as in the protocol, such as FP32.
+        shape: of a row; -1 for any size.
+    """
+
+    name: str
+    column: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+def row_values(table: pa.Table, wanted: Wanted, errors: dict[int, str]) -> Sequence[Array] | Array:
+    """Return the value of each row, as one array with a row in front where all have one shape.
+
+    Rows that have none get an entry in `errors`, and any value.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    if wanted.column not in table.column_names:
+        raise InputError(
+            f"input '{wanted.name}' needs a column '{wanted.column}', and the columns are"
+            f" {', '.join(table.column_names)}: --map {wanted.name}=COLUMN names another"
+        )
+    column = table[wanted.column].combine_chunks()
+    if _regular(column, wanted):
+        return _block(column, wanted)
+    values = column.to_pylist()
+    if table.schema.field(wanted.column).metadata == AS_JSON:
+        values = [None if value is None else json.loads(value) for value in values]
+    return _each(values, wanted, errors)
+
+
+def _regular(column: Any, wanted: Wanted) -> bool:
+    """Whether the column is numbers, or lists of numbers of one size, without gaps."""
+    if column.null_count or wanted.datatype == "BYTES" or -1 in wanted.shape:
+        return False
+    values, size = column, int(np.prod(wanted.shape, dtype=np.int64))
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        values = column.flatten()
+        lengths = np.diff(column.offsets.to_numpy())
+        if (lengths != size).any():
+            return False
+    elif pa.types.is_fixed_size_list(column.type):
+        values = column.flatten()
+    return not values.null_count and _numeric(values.type) and len(values) == size * len(column)
+
+
+def _numeric(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _block(column: Any, wanted: Wanted) -> Array:
+    flat = column if _numeric(column.type) else column.flatten()
+    values = flat.to_numpy(zero_copy_only=False)
+    return _typed(values, wanted).reshape(len(column), *wanted.shape)
+
+
+def _each(rows: list[Any], wanted: Wanted, errors: dict[int, str]) -> list[Array]:
+    values = []
+    for number, value in enumerate(rows):
+        try:
+            values.append(_row(value, wanted))
+        except (ValueError, TypeError, OverflowError) as error:
+            errors.setdefault(number, f"column '{wanted.column}' of input '{wanted.name}': {error}")
+            values.append(np.empty(0))
+    return values
+
+
+def _row(value: Any, wanted: Wanted) -> Array:
+    if value is None:
+        raise ValueError("there is no value")
+    if wanted.datatype == "BYTES":
+        array = np.array(_encoded(value), np.object_)
+    else:
+        array = _typed(np.asarray(value), wanted)
+    fixed = [size for size in wanted.shape if size != -1]
+    if (
+        array.ndim != len(wanted.shape) and len(fixed) >= len(wanted.shape) - 1
+    ):
+        array = array.reshape(wanted.shape)
+    if array.ndim != len(wanted.shape) or any(
+        size not in (-1, found) for size, found in zip(wanted.shape, array.shape, strict=True)
+    ):
+        raise ValueError(f"the shape is {list(array.shape)}, and the model's {list(wanted.shape)}")
+    return array
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_encoded(each) for each in value]
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _typed(values: Array, wanted: Wanted) -> Array:
+    if wanted.datatype == "BF16":
+        raise ValueError("inputs of datatype BF16 cannot be read from columns")
+    kind = DATATYPES[wanted.datatype].dtype
+    if values.dtype == kind:
+        return values
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"its values are no numbers, and the datatype is {wanted.datatype}")
+    converted = values.astype(kind)
+    if kind.kind in "biu" and not np.array_equal(converted, values):
+        raise ValueError(f"its values do not fit {wanted.datatype}")
+    return converted
+
+
+def element_type(datatype: str) -> Any:
+    """Return the type of a column's elements; BF16 becomes float32, which has all its values."""
+    if datatype == "BYTES":
+        return pa.binary()
+    return pa.float32() if datatype == "BF16" else pa.from_numpy_dtype(DATATYPES[datatype].dtype)
+
+
+def output_column(rows: Sequence[Array | None], datatype: str, dims: Sequence[int]) -> Any:
+    """Return an output of rows as a column, null for None.
+
+    Its type depends on the model alone: single elements where it gives each row one, lists as deep as `dims`
+    elsewhere.
+    """
+    given = [row for row in rows if row is not None]
+    mask = np.array([row is None for row in rows], np.bool_)
+    flat = np.concatenate([row.ravel() for row in given]) if given else np.empty(0, np.object_)
+    if datatype == "BF16":
+        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+    values = pa.array(flat.tolist() if flat.dtype == np.object_ else flat, element_type(datatype))
+    if list(dims) == [1]:
+        return values.take(pa.array(np.cumsum(~mask) - 1, mask=mask))
+    for depth in range(len(dims) - 1, -1, -1):
+        lengths = _lengths(rows, depth)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        values = pa.ListArray.from_arrays(offsets, values, mask=pa.array(mask) if depth == 0 else None)
+    return values
+
+
+def _lengths(rows: Sequence[Array | None], depth: int) -> Array:
+    """Return the lengths of the lists at this depth; those of rows without a value have none at depth 0."""
+    if depth == 0:
+        return np.array([0 if row is None else row.shape[0] for row in rows], np.int64)
+    each = [np.full(int(np.prod(row.shape[:depth])), row.shape[depth]) for row in rows if row is not None]
+    return np.concatenate([np.empty(0, np.int64), *each])

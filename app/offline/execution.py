@@ -1,0 +1,235 @@
+"""Rows of a table through a model of an engine."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from google.protobuf.json_format import MessageToJson
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.datatypes import BY_CONFIG_NAME
+from app.core.errors import InferError, invalid_arg
+from app.engine.engine import Engine
+from app.offline.blocks import POSITION, InputError, Rows
+from app.offline.columns import Array, Wanted, output_column, row_values
+
+ERROR: Final = "error"
+"""The column that says why a row has no outputs."""
+_ROWS: Final = 32
+"""Rows of a request to a model that takes more than that at once."""
+
+
+class Job(NamedTuple):
+    """What is to be done with the rows.
+
+    Attributes:
+        repository: of models.
+        model: the name of the model.
+        version: "" for the one that the model's policy chooses.
+        columns: where inputs are that have another name than their column.
+        keep: columns that go into the output; the position of the row if there is none.
+        outputs: those that are wanted; all by default.
+        rows: of a request; 0 for as many as the model takes, up to 32.
+        fail: whether the first row that fails ends the run.
+        flags: further flags of the server.
+    """
+
+    repository: tuple[str, ...]
+    model: str
+    version: str = ""
+    columns: Mapping[str, str] = {}
+    keep: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    rows: int = 0
+    fail: bool = False
+    flags: Mapping[str, Any] = {}
+
+
+class RowError(Exception):
+    """A row failed, in a run that ends with the first one."""
+
+
+class Model:
+    """A model of an engine of its own, asked for the rows of tables."""
+
+    def __init__(self, job: Job) -> None:
+        """Load the model.
+
+        Raises:
+            InferError: it cannot be loaded.
+            InputError: it cannot be asked for rows.
+        """
+        flags = {"model_control_mode": "explicit", **job.flags}
+        self._engine = Engine.open(model_repository=list(job.repository), **flags)
+        self._job = job
+        try:
+            self._engine.load(job.model)
+            self._config = self._engine.config(job.model, job.version)
+            self._rows = job.rows or min(self._config.max_batch_size, _ROWS) or 1
+            self._check()
+            self._in_flight = 2 * self._form_no_batches()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Unload it."""
+        self._engine.close()
+
+    def _check(self) -> None:
+        config = self._config
+        if config.model_transaction_policy.decoupled or config.HasField("sequence_batching"):
+            kind = (
+                "any number of responses to a row"
+                if config.model_transaction_policy.decoupled
+                else "sequences"
+            )
+            raise InputError(f"model '{config.name}' has {kind}: rows of files have one answer each")
+        if self._rows > max(config.max_batch_size, 1):
+            raise InputError(f"model '{config.name}' takes {config.max_batch_size or 1} rows at once")
+        unknown = {*self._job.columns} - {each.name for each in config.input}
+        unknown |= {*self._job.outputs} - {each.name for each in config.output}
+        if unknown:
+            raise InputError(f"model '{config.name}' has no input or output '{min(unknown)}'")
+
+    def _form_no_batches(self) -> int:
+        """Load models without their dynamic batching; return the largest number of instances among them.
+
+        Requests have many rows already. Which of them are joined depends on the time, and on that in turn the
+        last bits of results, and whether a row fails together with another one.
+        """
+        instances = 1
+        for name in _with_steps(self._engine, self._config):
+            config = self._engine.config(name)
+            if config.HasField("dynamic_batching"):
+                config = mc.ModelConfig.FromString(config.SerializeToString())
+                config.ClearField("dynamic_batching")
+                self._engine.load(name, MessageToJson(config, preserving_proto_field_name=True))
+            instances = max(instances, sum(group.count for group in config.instance_group))
+        return instances
+
+    def run(self, rows: Rows) -> pa.Table:
+        """Return the rows' kept columns, outputs and errors, in their order.
+
+        Raises:
+            InputError: a column is missing.
+            RowError: a row failed, where that ends the run.
+        """
+        table, errors = rows.table, dict(rows.errors)
+        inputs = {w.name: row_values(table, w, errors) for w in self._wanted()} if len(table) else {}
+        found: dict[str, list[Array | None]] = {each.name: [None] * len(table) for each in self._outputs()}
+        good = [number for number in range(len(table)) if number not in errors]
+        for numbers, answer in self._answers(inputs, good):
+            if isinstance(answer, InferError):
+                errors[numbers[0]] = answer.message
+                continue
+            for name, values in found.items():
+                for place, number in enumerate(numbers):
+                    values[number] = answer[name][place] if self._config.max_batch_size else answer[name]
+        self._fail_by(errors, table)
+        kept = {name: table[name] for name in self._kept(table)}
+        columns = {
+            spec.name: output_column(found[spec.name], _datatype(spec.data_type), spec.dims)
+            for spec in self._outputs()
+        }
+        texts = pa.array([errors.get(number) for number in range(len(table))], pa.string())
+        return pa.table({**kept, **columns, ERROR: texts})
+
+    def _wanted(self) -> list[Wanted]:
+        columns = self._job.columns
+        return [
+            Wanted(each.name, columns.get(each.name, each.name), _datatype(each.data_type), tuple(each.dims))
+            for each in self._config.input
+            if not each.optional or each.name in columns
+        ]
+
+    def _outputs(self) -> list[mc.ModelOutput]:
+        wanted = self._job.outputs
+        return [each for each in self._config.output if not wanted or each.name in wanted]
+
+    def _kept(self, table: pa.Table) -> Sequence[str]:
+        missing = [name for name in self._job.keep if name not in table.column_names]
+        if missing:
+            raise InputError(f"there is no column '{missing[0]}' to keep: {', '.join(table.column_names)}")
+        return self._job.keep or (POSITION,)
+
+    def _fail_by(self, errors: Mapping[int, str], table: pa.Table) -> None:
+        if errors and self._job.fail:
+            number = min(errors)
+            raise RowError(f"row {table[POSITION][number].as_py()}: {errors[number]}")
+
+    def _answers(
+        self, inputs: Mapping[str, Sequence[Array] | Array], numbers: Sequence[int]
+    ) -> Iterator[tuple[Sequence[int], dict[str, Array] | InferError]]:
+        """Yield answers with the rows that each is for; errors are of single rows."""
+        flying: deque[tuple[Sequence[int], Future[dict[str, Array]]]] = deque()
+        waiting = deque(_batches(inputs, numbers, self._rows))
+        while waiting or flying:
+            while waiting and len(flying) < self._in_flight:
+                batch = waiting.popleft()
+                flying.append((batch, self._submit(inputs, batch)))
+            batch, future = flying.popleft()
+            try:
+                yield batch, self._checked(future.result(), batch)
+            except InferError as error:
+                if len(batch) == 1:
+                    yield batch, error
+                else:  # which of them was it?
+                    waiting.extendleft([number] for number in reversed(batch))
+
+    def _submit(
+        self, inputs: Mapping[str, Sequence[Array] | Array], batch: Sequence[int]
+    ) -> "Future[dict[str, Array]]":
+        import numpy as np
+
+        joined: dict[str, Array] = {}
+        for name, values in inputs.items():
+            if not self._config.max_batch_size:
+                joined[name] = values[batch[0]]
+            elif isinstance(values, np.ndarray) and batch[-1] - batch[0] == len(batch) - 1:
+                joined[name] = values[batch[0] : batch[-1] + 1]
+            else:
+                joined[name] = np.stack([values[number] for number in batch])
+        future: Future[dict[str, Array]] = Future()
+        try:
+            return self._engine.submit(
+                self._job.model, joined, version=self._job.version, outputs=self._job.outputs
+            )
+        except InferError as error:
+            future.set_exception(error)
+            return future
+
+    def _checked(self, answer: dict[str, Array], batch: Sequence[int]) -> dict[str, Array]:
+        for spec in self._outputs():
+            array = answer.get(spec.name)
+            if array is None:
+                raise invalid_arg(f"the answer has no output '{spec.name}'")
+            if self._config.max_batch_size and len(array) != len(batch):
+                raise invalid_arg(f"output '{spec.name}' has {len(array)} rows for {len(batch)}")
+        return answer
+
+
+def _datatype(number: int) -> str:
+    return BY_CONFIG_NAME[mc.DataType.Name(number)].name
+
+
+def _with_steps(engine: Engine, config: mc.ModelConfig) -> Iterable[str]:
+    """Return the name of a model and of all that it calls as an ensemble."""
+    names = {config.name: None}
+    for step in config.ensemble_scheduling.step:
+        names.update(dict.fromkeys(_with_steps(engine, engine.config(step.model_name))))
+    return names
+
+
+def _batches(
+    inputs: Mapping[str, Sequence[Array] | Array], numbers: Sequence[int], rows: int
+) -> Iterator[Sequence[int]]:
+    """Divide rows into requests of at most so many, each of rows of equal shapes."""
+    alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    for number in numbers:
+        alike.setdefault(tuple(values[number].shape for values in inputs.values()), []).append(number)
+    for group in alike.values():
+        for start in range(0, len(group), rows):
+            yield group[start : start + rows]

@@ -1,0 +1,75 @@
+"""The directory that a run writes: a Parquet file for each block, and a manifest when all are there."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.offline.blocks import Block, InputError
+
+_JOB: Final = "_job.json"
+_MANIFEST: Final = "_manifest.json"
+
+
+class Output(NamedTuple):
+    """The directory, in any storage that fsspec knows."""
+
+    url: str
+    storage: Any
+    path: str
+
+    @classmethod
+    def open(cls, url: str) -> "Output":
+        """Make the directory; raise `InputError` if that fails."""
+        try:
+            storage, path = fsspec.core.url_to_fs(url)
+            storage.makedirs(path, exist_ok=True)
+        except (OSError, ValueError, ImportError) as error:
+            raise InputError(f"cannot write to '{url}': {error}") from error
+        return cls(storage.unstrip_protocol(path), storage, path.rstrip("/"))
+
+    def begin(self, job: dict[str, Any], blocks: Sequence[Block], resume: bool) -> list[Block]:
+        """Write down what the run does; return the blocks that have no part yet.
+
+        Raises:
+            InputError: another run was here, or this one and it is not to go on.
+        """
+        described = json.dumps(job, indent=2, sort_keys=True).encode()
+        known = {name.rpartition("/")[2] for name in self.storage.ls(self.path, detail=False)}
+        if _JOB in known:
+            if not resume:
+                raise InputError(f"'{self.path}' has the output of a run: --resume goes on with it")
+            if self.storage.cat_file(f"{self.path}/{_JOB}") != described:
+                raise InputError(f"'{self.path}' has the output of another run: see {_JOB} in it")
+        elif known:
+            raise InputError(f"'{self.path}' is not empty")
+        else:
+            self._put(_JOB, described)
+        return [block for block in blocks if part(block) not in known]
+
+    def write(self, block: Block, table: pa.Table) -> None:
+        """Write the part of a block, whole or not at all."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        self._put(part(block), sink.getvalue().to_pybytes())
+
+    def finish(self, blocks: Sequence[Block]) -> None:
+        """Write the manifest."""
+        self._put(_MANIFEST, json.dumps({"parts": [part(block) for block in blocks]}, indent=2).encode())
+
+    def _put(self, name: str, content: bytes) -> None:
+        if "file" not in self.storage.protocol:  # objects appear when they are whole
+            self.storage.pipe_file(f"{self.path}/{name}", content)
+            return
+        unfinished = f"{self.path}/.{name}.{uuid4().hex}"
+        self.storage.pipe_file(unfinished, content)
+        self.storage.mv(unfinished, f"{self.path}/{name}")
+
+
+def part(block: Block) -> str:
+    """Return the name of a block's part."""
+    return f"part-{block.number:06}.parquet"

@@ -1,0 +1,49 @@
+"""A run over blocks of an input."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from app.offline.blocks import Block, Source, read
+from app.offline.execution import ERROR, Job, Model
+from app.offline.output import Output
+
+
+class Done(NamedTuple):
+    """A block that is written: how many rows it has, and how many of them failed."""
+
+    number: int
+    rows: int
+    failed: int
+
+
+class Worker:
+    """Writes the parts of blocks, by an engine of its own."""
+
+    def __init__(self, job: Job, source: Source, output: Output) -> None:
+        self._source, self._output = source, output
+        self._model = Model(job)
+
+    def close(self) -> None:
+        """Unload the model."""
+        self._model.close()
+
+    def write(self, block: Block) -> Done:
+        """Read a block, ask the model, write the part.
+
+        Raises:
+            InputError: the block cannot be read.
+            RowError: a row failed, where that ends the run.
+        """
+        table = self._model.run(read(self._source, block))
+        self._output.write(block, table)
+        return Done(block.number, len(table), int(pc.sum(table[ERROR].is_valid()).as_py() or 0))
+
+
+def here(job: Job, source: Source, output: Output, blocks: Sequence[Block]) -> Iterator[Done]:
+    """Work in this process, block after block."""
+    with closing(Worker(job, source, output)) as worker:
+        for block in blocks:
+            yield worker.write(block)

@@ -1,0 +1,148 @@
+"""Models over the rows of datasets of Ray Data, by engines in its actors.
+
+import nereid, ray
+
+rows = ray.data.read_parquet("s3://bucket/pictures/")
+answers = nereid.batch(rows, repository="models", model="classes", columns={"IMAGE": "bytes"})
+answers.write_parquet("s3://bucket/classes/")
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from nereid.internals import load_internals
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from ray.data import Dataset
+
+
+class Answers:
+    """Answers tables of rows; a stage of a dataset, with an engine in each actor."""
+
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        load_internals()
+        from app.offline.execution import Job, Model
+
+        self._model = Model(Job(**job))
+
+    def __call__(self, table: "pa.Table") -> "pa.Table":
+        from app.offline.blocks import POSITION, Rows
+
+        if POSITION not in table.column_names:
+            import pyarrow as pa
+
+            table = table.append_column(POSITION, pa.array([str(n) for n in range(len(table))]))
+        return self._model.run(Rows(table, {}))
+
+
+class Parts:
+    """Writes the parts of blocks; a stage of the dataset of the command `nereid batch`."""
+
+    def __init__(self, job: Mapping[str, Any], source: str, kind: str, output: str) -> None:
+        load_internals()
+        from app.offline.blocks import open_source
+        from app.offline.execution import Job
+        from app.offline.output import Output
+        from app.offline.run import Worker
+
+        self._worker = Worker(Job(**job), open_source(source, kind), Output.open(output))
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        from app.offline.blocks import Block
+
+        number, kind, paths, *rest = row["block"]
+        done = self._worker.write(Block(int(number), kind, tuple(paths), *map(int, rest)))
+        return done._asdict()
+
+
+def batch(
+    rows: "Dataset",
+    *,
+    repository: str | Sequence[str],
+    model: str,
+    version: str = "",
+    columns: Mapping[str, str] | None = None,
+    keep: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    batch_size: int = 1024,
+    actors: int = 1,
+    on_error: str = "row",
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> "Dataset":
+    """Return the answers of a model to the rows of a dataset: kept columns, outputs, and the column `error`.
+
+    Args:
+        rows: with a column for each input of the model.
+        repository: directories of models.
+        model: the model's name; ensembles and models that call others, too.
+        version: "" for the one that the version policy chooses.
+        columns: names of columns by input, where they differ.
+        keep: columns that the answers have, too.
+        outputs: names of the outputs that are wanted; all by default.
+        batch_size: rows that an actor gets at once; the model's requests are as large as it takes, up to 32.
+        actors: processes, each of which loads the model.
+        on_error: "row" to keep rows that fail, with their error; "fail" to fail with the first one.
+        num_cpus: of an actor.
+        num_gpus: of an actor.
+        flags: further flags of the server, with underscores.
+    """
+    from ray.data import ActorPoolStrategy
+
+    job = {
+        "repository": (repository,) if isinstance(repository, str) else tuple(repository),
+        "model": model,
+        "version": version,
+        "columns": dict(columns or {}),
+        "keep": tuple(keep),
+        "outputs": tuple(outputs),
+        "fail": on_error == "fail",
+        "flags": dict(flags or {}),
+    }
+    return rows.map_batches(
+        Answers,
+        fn_constructor_args=(job,),
+        batch_format="pyarrow",
+        batch_size=batch_size,
+        compute=ActorPoolStrategy(size=actors),
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+    )
+
+
+def write_parts(
+    job: Mapping[str, Any],
+    places: tuple[str, str, str],
+    blocks: Iterable[Sequence[Any]],
+    actors: int,
+    gpus: float,
+) -> Iterator[dict[str, int]]:
+    """Write parts of the output of `nereid batch` in actors, which do again what a lost one had begun.
+
+    Args:
+        job: fields of `app.offline.execution.Job`.
+        places: the input, its format, the output.
+        blocks: of the input.
+        actors: how many.
+        gpus: of an actor.
+
+    Yields:
+        Numbers of a block, its rows, and those that failed, in any order.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+
+    ray.init(ignore_reinit_error=True, log_to_driver=False)
+    DataContext.get_current().enable_progress_bars = False
+    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    rows = [{"block": list(block)} for block in blocks]
+    parts = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+        cast("Any", Parts),
+        fn_constructor_args=(job, *places),
+        compute=ActorPoolStrategy(size=actors),
+        num_cpus=max(1, int(resources["CPU"]) // actors),
+        num_gpus=gpus or None,
+    )
+    yield from parts.iter_rows()
