@@ -39,7 +39,8 @@ class Output(NamedTuple):
             InputError: another run was here, or this one and it is not to go on.
         """
         described = json.dumps(job, indent=2, sort_keys=True).encode()
-        known = {name.rpartition("/")[2] for name in self.storage.ls(self.path, detail=False)}
+        found = self.storage.ls(self.path, detail=False) if self.storage.exists(self.path) else []
+        known = {name.rpartition("/")[2] for name in found}
         if _JOB in known:
             if not resume:
                 raise InputError(f"'{self.path}' has the output of a run: --resume goes on with it")
