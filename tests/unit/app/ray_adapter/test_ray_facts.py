@@ -24,7 +24,6 @@ HELPERS = "local.helpers.without_helpers"
 HEALTH = "cluster_health.node_parts"
 STAND_IN = "local.stand_in"
 FORK = "local.fork_client and local.fork_server"
-PACE = "controller_pace.pace_controller"
 LOCK = "the lock of applications.run_application"
 
 SIGNATURES = [
@@ -150,11 +149,6 @@ TEXTS = [
     ("_private/services.py", "process = ConsolePopen(", "local.cluster.start_cluster"),
     ("serve/_private/constants.py", '"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"', JOIN),
     ("serve/_private/controller.py", "call_function_from_import_path(RAY_SERVE_CONTROLLER", JOIN),
-    ("serve/_private/controller.py", "await asyncio.sleep(CONTROL_LOOP_INTERVAL_S)", PACE),
-    ("serve/_private/controller.py", "await self.run_control_loop_step(", PACE),
-    ("serve/_private/deployment_state.py", "self._in_transition = True", PACE),
-    ("serve/_private/deployment_state.py", "self._deployment_states: Dict", PACE),
-    ("serve/_private/controller.py", "self._shutting_down = True", PACE),
     ("_raylet.so", "enable_metrics_collection", JOIN),
     ("_raylet.so", "RAY_AUTH_TOKEN_PATH", "token.require_token"),
 ]
