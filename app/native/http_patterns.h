@@ -64,5 +64,17 @@ typedef struct {
 
 extern PyType_Spec matched_specification;
 
+struct span {
+    const char *start, *end;
+};
+
+Matched *make_matched(Patterns *patterns, Pattern *pattern, PyObject *connection, PyObject *request, PyObject *id);
+
 /* Return the request that these bytes are, if the pattern fits; NULL, perhaps with an error, if not. */
 Matched *match_pattern(Patterns *patterns, Pattern *pattern, PyObject *data, PyObject *connection);
+
+/* Return the bytes of a response; NULL, perhaps with an error, where Python has to write it. */
+PyObject *write_answer(const Matched *self, PyObject *response);
+
+/* Write responses like one that Python has written; `Answer` in `app/protocol/http/response_pattern.py` says what it is. */
+PyObject *add_answer(Matched *self, PyObject *answer);
