@@ -3,6 +3,8 @@
 
 #include <stddef.h>
 
+#include "structmember.h"
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call_function;

@@ -55,7 +55,7 @@ static int bind(UnaryCalls *self, enum call_type type, PyObject *given)
     }
     self->types[type] = (PyTypeObject *)Py_NewRef(given);
     for (int i = 0; i < CALL_SLOTS && names[type][i] != NULL; i++) {
-        self->slots[type][i] = slot_of(self->types[type], names[type][i]);
+        self->slots[type][i] = named_offset(self->types[type], names[type][i]);
         if (self->slots[type][i] < 0)
             return -1;
     }
