@@ -111,11 +111,18 @@ def document_of(options: Options, server: Mapping[str, Any], outcome: Outcome) -
         "batch": options.batch,
         "data": options.data,
         "shared_memory": options.shared_memory,
-        "distribution": options.distribution,
+        "arrivals": _arrivals(options, outcome.results),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "slo": None if found is None else {"rules": options.slo, "rate": found.rate, "tried": found.tried},
         "levels": [result.as_json() for result in outcome.results],
     }
+
+
+def _arrivals(options: Options, results: Sequence[Result]) -> str:
+    """Return how requests begin; levels of both kinds are told apart by their names."""
+    if not any(result.offered for result in results):
+        return "closed loop"
+    return f"{options.distribution} arrivals"
 
 
 def _read(path: Path) -> Any:
@@ -159,7 +166,7 @@ def _print(
 ) -> None:
     console, results = text.console(), outcome.results
     about = f"{options.model} at {document['url']} ({document['server']})"
-    console.print(f"{about}, batch {options.batch}, {options.distribution} arrivals", markup=False)
+    console.print(f"{about}, batch {options.batch}, {document['arrivals']}", markup=False)
     found = outcome.found
     tables = text.results_table(results), text.share_table(results), text.streams_table(results)
     for table in (*tables, text.changes_table(changes) if changes else None):

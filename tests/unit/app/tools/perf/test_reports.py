@@ -74,7 +74,7 @@ class Tags(HTMLParser):
 
 
 def test_page_is_whole_and_fetches_nothing() -> None:
-    names = ("url", "server", "distribution", "when")
+    names = ("url", "server", "arrivals", "when")
     document = {"model": "<b>m</b>", "batch": 1, "slo": None, **{name: "x" for name in names}}
     levels = [result([5, 7] * 50, Level("rate", rate), server=SHARE) for rate in (100, 200)]
     made = page(document, levels, [Change("100/s", "p99", 5, 7, "worse")])
