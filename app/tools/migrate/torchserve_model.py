@@ -165,20 +165,25 @@ def classes_of(module: Any) -> list[Any]:
     return [each for each in found if each.__module__ == module.__name__]
 
 
-def load_handler(name: Any) -> Any:
-    """Return what initialises a handler, and what handles a batch, as TorchServe finds them."""
+def import_handler(name: Any) -> Any:
+    """Return the module of a handler, as TorchServe finds it; None for one that is here."""
     if name == "image_classifier":
-        handler = ImageClassifier()
-        return handler.initialize, handler.handle
-    file, _, function = name.partition(":")
-    module_name = os.path.basename(file)
+        return None
+    module_name = os.path.basename(name.partition(":")[0])
     module_name = module_name[:-3] if module_name.endswith(".py") else module_name
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise
-        module = importlib.import_module(f"ts.torch_handler.{module_name}")
+        return importlib.import_module(f"ts.torch_handler.{module_name}")
+
+
+def make_handler(module: Any, function: Any) -> Any:
+    """Return what initialises a handler, and what handles a batch."""
+    if module is None:
+        handler = ImageClassifier()
+        return handler.initialize, handler.handle
     if hasattr(module, function or "handle"):
         handle = getattr(module, function or "handle")
         return (lambda context: handle(None, context)), handle
@@ -210,32 +215,36 @@ def write_answer(answer: Any) -> Any:
     return json.dumps(answer, indent=2).encode()
 
 
+DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "archive")
+with open(os.path.join(DIRECTORY, "MAR-INF", "MANIFEST.json")) as manifest_file:
+    MANIFEST = json.load(manifest_file)
+sys.path.insert(0, DIRECTORY)
+# Here, not when an instance starts: models of one process are imported one by one, each as if alone.
+HANDLER = import_handler(MANIFEST["model"]["handler"])
+
+
 class TritonPythonModel:
     """The adapter."""
 
     def initialize(self, args: Any) -> None:
         config = json.loads(args["model_config"])
-        directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "archive")
-        with open(os.path.join(directory, "MAR-INF", "MANIFEST.json")) as file:
-            manifest = json.load(file)
         settings: dict[str, Any] = {}
-        if manifest["model"].get("configFile"):
+        if MANIFEST["model"].get("configFile"):
             import yaml
 
-            with open(os.path.join(directory, manifest["model"]["configFile"])) as file:
+            with open(os.path.join(DIRECTORY, MANIFEST["model"]["configFile"])) as file:
                 settings = yaml.safe_load(file) or {}
         device = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None
         properties = {
-            "model_dir": directory,
+            "model_dir": DIRECTORY,
             "gpu_id": device,
             "batch_size": config["max_batch_size"],
             "server_name": "Nereid",
             "server_version": "0.12.0",
             "limit_max_image_pixels": True,
         }
-        self.context = Context(args["model_name"], manifest, properties, settings)
-        sys.path.insert(0, directory)
-        start, self.handle = load_handler(manifest["model"]["handler"])
+        self.context = Context(args["model_name"], MANIFEST, properties, settings)
+        start, self.handle = make_handler(HANDLER, MANIFEST["model"]["handler"].partition(":")[2])
         start(self.context)
 
     def execute(self, requests: Any) -> Any:

@@ -100,7 +100,9 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
             sys.modules[module_name] = module
             if package is not None:
                 sys.modules[package.__name__] = package
+            known = set(sys.path)
             spec.loader.exec_module(module)
+            paths += [folder for folder in sys.path if folder not in known]  # of this model, too
     except BaseException as error:
         _remove(loaded)
         if isinstance(error, InferError | Exception | SystemExit):
@@ -138,8 +140,10 @@ def _modules_of(loaded: _Loaded) -> Iterator[tuple[str, ModuleType]]:
     folders = tuple(folder + "/" for folder in loaded.paths)
     for name, module in list(sys.modules.items()):
         # Not by `getattr`, at which some modules import others. A package's content is found by its file.
-        origin = str(getattr(module, "__dict__", {}).get("__file__"))
-        if module is loaded.package or origin.startswith(folders):
+        about = getattr(module, "__dict__", {})
+        if getattr(about.get("__spec__"), "_initializing", False):
+            continue  # another thread imports it, for an instance that starts, and would miss it
+        if module is loaded.package or str(about.get("__file__")).startswith(folders):
             yield name, module
 
 

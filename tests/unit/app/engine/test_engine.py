@@ -192,6 +192,35 @@ def test_each_model_has_its_own_helper_modules_and_directory(tmp_path: Path, sta
     assert sys.path == path and "helper" not in sys.modules
     assert isinstance(server_api.current(), server_api.NoServerApi)
 
+def test_an_instance_may_import_while_another_model_is_imported(tmp_path: Path, start: Start) -> None:
+    wait = "import pathlib, time\nwhile not pathlib.Path(%r).exists():\n    time.sleep(0.01)\nN = 7\n"
+    begun = f"open({str(tmp_path / 'in')!r}, 'w').close()\n"
+    init = "import late\nself.n = late.N"
+    execute = "return [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', _in(requests[0]) + self.n)])]"
+    files = {"1/late.py": begun + wait % str(tmp_path / "go")}
+    add_model(tmp_path, "slow", execute, initialize=init, files=files)
+    meanwhile = f"import time\nopen({str(tmp_path / 'go')!r}, 'w').close()\ntime.sleep(0.3)\n"
+    add_model(tmp_path, "double", head=meanwhile)
+    engine = start()
+    loading = threading.Thread(target=engine.load, args=("slow",))
+    loading.start()
+    block_until((tmp_path / "in").exists)
+    engine.load("double")
+    loading.join()
+    assert engine.infer("slow", {"IN": ROW})["OUT"].tolist() == [8, 9]
+
+
+def test_folders_that_a_model_adds_are_its_own(tmp_path: Path, start: Start) -> None:
+    head = "import sys\nsys.path.insert(0, __file__.replace('model.py', 'more'))\nimport tool\n"
+    (tmp_path / "first" / "1" / "more").mkdir(parents=True)
+    add_model(tmp_path, "first", head=head, files={"1/more/tool.py": ""})
+    add_model(tmp_path, "second", head="import tool\n")
+    path = list(sys.path)
+    engine = start("first")
+    assert "No module named 'tool'" in failure(lambda: engine.load("second"))[1]
+    engine.unload("first")
+    assert sys.path == path and "tool" not in sys.modules
+
 
 def test_one_model_calls_others_while_another_loads(tmp_path: Path, start: Start) -> None:
     gate, begun = tmp_path / "gate", tmp_path / "begun"
