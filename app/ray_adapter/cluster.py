@@ -34,7 +34,7 @@ def join_or_start(
     loopback: bool = True,
     import_from_cwd: bool = True,
     include_dashboard: bool = False,
-    fork_workers: bool = True,
+    fork_workers: bool = False,
     meanwhile: Iterable[str] = (),
     **options: Any,
 ) -> bool:

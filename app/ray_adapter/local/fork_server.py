@@ -11,9 +11,10 @@ import select
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 _BYTES: Final = 1 << 20
 _REQUEST_S: Final = 10.0
@@ -46,6 +47,8 @@ def main(descriptor: int, driver: str) -> None:
     fixed = {"RAY_JOB_ID": "f" * 8, "RAY_RAYLET_PID": driver}
     os.environ.update(fixed)
     _prepare()
+    if not _ids_differ():
+        sys.exit("a fork of this process would use the ids of another: replicas are programs of their own")
     worker = _forked(socket.socket(fileno=descriptor))
     worker.environment.update(fixed)
     _become(worker)
@@ -56,8 +59,9 @@ def _prepare() -> None:
 
     # Else numpy's library would start threads, which a fork does not have. Ray sets it to 1 in most replicas.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for name in _MODULES:
-        import_module(name)
+    with _other_class_ids():
+        for name in _MODULES:
+            import_module(name)
     deployments = import_module(_DEPLOYMENTS)
     for name in deployments.CLASSES:
         getattr(deployments, name)
@@ -66,6 +70,43 @@ def _prepare() -> None:
     import_module("ray._raylet").setproctitle("nereid: fork server")
     gc.collect()
     gc.freeze()  # a collection in a worker would write to every page that it shares
+
+
+@contextmanager
+def _other_class_ids() -> Iterator[None]:
+    """Keep Ray's generator of ids without a state, which forks would share: their tasks had equal ids.
+
+    It gets one with its first id. Ray draws one at imports, for each class of an actor.
+    """
+    actor: Any = import_module("ray.actor")
+    drawn = actor.ActorClassID
+
+    class OtherIds:
+        @staticmethod
+        def from_random() -> object:
+            return drawn(os.urandom(drawn.size()))
+
+    actor.ActorClassID = OtherIds
+    try:
+        yield
+    finally:
+        actor.ActorClassID = drawn
+
+
+def _ids_differ() -> bool:
+    """Whether two forks draw different ids; else Ray has drawn one in this process."""
+    ids = import_module("ray").ObjectRef
+    found = set()
+    for _ in range(2):
+        receiving, sending = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(sending, ids.from_random().binary())
+            os._exit(0)
+        os.close(sending)
+        found.add(os.read(receiving, 64))
+        os.close(receiving)
+        os.waitpid(child, 0)
+    return len(found) == 2
 
 
 def _forked(listener: socket.socket) -> Worker:

@@ -21,14 +21,14 @@ WORKER = """
 import json, os, random, sys
 names = ("ray.serve._private.replica", "nereid.deployments", "app", "numpy")
 prepared = [name in sys.modules for name in names]
-import numpy
+import numpy, ray
 found = {
     "arguments": sys.argv,
     "path": sys.path[0],
     "directory": os.getcwd(),
     "variable": os.environ["VARIABLE"],
     "fixed": [os.environ["RAY_JOB_ID"], os.environ["RAY_RAYLET_PID"], os.environ.get("OMP_NUM_THREADS")],
-    "drawn": [random.random(), numpy.random.random()],
+    "drawn": [random.random(), numpy.random.random(), ray.ObjectRef.from_random().hex()],
     "prepared": prepared,
     "parent": os.getppid(),
     "pid": os.getpid(),
@@ -104,7 +104,7 @@ def test_worker_is_a_fork_with_the_arguments_and_surroundings_of_its_command(
 
 def test_workers_draw_different_numbers(server: ForkServer, tmp_path: Path) -> None:
     first, second = (started(server, tmp_path, "")["drawn"] for _ in range(2))
-    assert first[0] != second[0] and first[1] != second[1]
+    assert all(one != other for one, other in zip(first, second, strict=True))
 
 
 def test_raylets_other_arguments_stay(server: ForkServer, tmp_path: Path) -> None:
