@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from google.protobuf.json_format import MessageToJson
 from tritonclient.grpc import model_config_pb2 as mc
@@ -182,8 +183,6 @@ class Model:
     def _submit(
         self, inputs: Mapping[str, Sequence[Array] | Array], batch: Sequence[int]
     ) -> "Future[dict[str, Array]]":
-        import numpy as np
-
         joined: dict[str, Array] = {}
         for name, values in inputs.items():
             if not self._config.max_batch_size:
