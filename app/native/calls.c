@@ -7,7 +7,7 @@ static const char *const names[CALL_TYPES][CALL_SLOTS] = {
     [HEADERS] = {"_known"},
     [OUTPUT] = {"frames", "window", "initial_window", "frame_size", "waiting", "keepalive", "streams", "corked", "on_idle",
                 "_loop"},
-    [KEEPALIVE] = {"strikes", "heard", "_second", "_counts"},
+    [KEEPALIVE] = {"sent", "heard", "_second", "_counts"},
     [STREAM] = {"_output", "id", "receiver", "window", "received", "_credit", "ended", "over", "queue", "trailers",
                 "_drained"},
     [CALL] = {"_state", "_stream", "_head", "_reader", "_buffered", "_headers_sent", "over", "_timer", "deadline",

@@ -234,10 +234,13 @@ static int schedule_flush(UnaryCalls *self, PyObject *output)
 static int send(UnaryCalls *self, PyObject *call, PyObject *stream, PyObject *output, PyObject *frames, long long window)
 {
     PyObject *keepalive = get(self, OUTPUT, output, O_KEEPALIVE);
+    long long count;
     if (close_call(self, call) < 0 || PyList_Append(get(self, OUTPUT, output, O_FRAMES), frames) < 0 ||
         set_number(self, OUTPUT, output, O_WINDOW, window) < 0)
         return -1;
-    set(self, KEEPALIVE, keepalive, K_STRIKES, Py_NewRef(self->zero));
+    if (get_number(get(self, KEEPALIVE, keepalive, K_SENT), &count) &&
+        set_number(self, KEEPALIVE, keepalive, K_SENT, count + 1) < 0)
+        return -1;
     if (finish_stream(self, stream, output) < 0)
         return -1;
     return get(self, OUTPUT, output, O_CORKED) == Py_True ? 0 : schedule_flush(self, output);

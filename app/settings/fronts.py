@@ -175,7 +175,8 @@ class Http2Settings(msgspec.Struct, frozen=True, kw_only=True):
         max_connections: open connections; more are closed at once.
         max_header_size: of a call's headers.
         compression: whether and how hard to compress responses for clients that accept gzip.
-        max_control_frames: frames a second, other than those of calls, that a connection may send.
+        max_control_frames: frames a second, other than those of calls, that a connection may send, and 4 more
+            for each response.
         max_resets: calls a second that a client may reset.
         linger_s: time to read on after a failure, so that the client receives its reason.
         min_client_rate: bytes per second that a client sends or reads at least, over `read_timeout_s` or

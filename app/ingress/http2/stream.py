@@ -86,7 +86,7 @@ class Stream:
             return
         if headers:
             output.frames.append(h2.frame(h2.HEADERS, h2.END_HEADERS, self.id, headers))
-        output.keepalive.strikes = 0
+        output.keepalive.sent += 1
         self.trailers = trailers
         size = sum(map(len, parts))
         if self.queue or size > min(self.window, output.window, output.frame_size):
@@ -111,7 +111,7 @@ class Stream:
             prefix = wire.PREFIX.pack(0, size)
             self.send(wire.RESPONSE_HEADERS, (prefix, *message), wire.OK_TRAILERS)
             return
-        output.keepalive.strikes = 0
+        output.keepalive.sent += 1
         output.window -= total
         head, tail = wire.response_frames(self.id, size)
         output.frames.append(head)
@@ -164,8 +164,7 @@ class Stream:
         output = self._output
         self.window -= size
         output.window -= size
-        # gRPC clients measure the bandwidth by pings while they receive: those are no misuse.
-        output.keepalive.strikes = 0
+        output.keepalive.sent += 1
         output.frames.append(h2.frame_head(size, h2.DATA, 0, self.id))
         output.frames.extend(parts)
 
@@ -228,7 +227,7 @@ class Output:
 
     Args:
         loop: flushes frames that are sent outside of `corked` sections.
-        keepalive: its strikes are reset whenever something is sent.
+        keepalive: counts what is sent of calls.
         report_buffered: called after a flush while `reports_buffered`; returns whether bytes are buffered.
 
     Attributes:

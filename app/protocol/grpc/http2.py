@@ -324,32 +324,58 @@ def _size(pairs: Sequence[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in pairs)
 
 
-class Keepalive:
-    """Counts control frames per second and decides about pings; all times are seconds of one clock."""
+_FRAMES_PER_RESPONSE: Final = 4
+"""Control frames that a client may send, beyond a limit, for each response it receives."""
 
-    __slots__ = ("_counts", "_last_ping", "_second", "born", "heard", "ping_sent", "strikes")
+
+class Keepalive:
+    """Counts control frames per second and decides about pings; all times are seconds of one clock.
+
+    Attributes:
+        sent: number of times that something of a call was sent.
+    """
+
+    __slots__ = (
+        *("_counts", "_last_ping", "_second", "_sent_before_ping", "_sent_before_second"),
+        *("_strikes", "born", "heard", "ping_sent", "sent"),
+    )
 
     def __init__(self, now: float) -> None:
         self.born = self.heard = now
         self.ping_sent = 0.0
-        self.strikes = 0
+        self.sent = 0
+        self._strikes = 0
         self._last_ping = float("-inf")
-        self._second = 0
+        self._second = self._sent_before_second = self._sent_before_ping = 0
         self._counts = [0, 0]
 
     def count(self, is_reset: bool, limit: int, frames: int = 1) -> None:
-        """Count control frames, resets separately; raise ENHANCE_YOUR_CALM above `limit` per second."""
+        """Count control frames, resets separately; raise ENHANCE_YOUR_CALM above `limit` per second.
+
+        What a client receives lets it send more of them, but no more resets: gRPC's own clients answer each
+        response with two window updates.
+        """
         if int(self.heard) != self._second:
             self._second, self._counts = int(self.heard), [0, 0]
+            self._sent_before_second = self.sent
         self._counts[is_reset] += frames
-        if self._counts[is_reset] > limit:
+        if self._counts[is_reset] <= limit:
+            return
+        earned = 0 if is_reset else _FRAMES_PER_RESPONSE * (self.sent - self._sent_before_second)
+        if self._counts[is_reset] > limit + earned:
             raise Http2Error(ENHANCE_YOUR_CALM, "too many resets" if is_reset else "too many frames")
 
     def too_many_pings(self, interval: float, strikes: int) -> bool:
-        """Count a ping if it came less than `interval` after the last; return whether that is too often."""
-        self.strikes += self.heard - self._last_ping < interval
+        """Count a ping if it came less than `interval` after the last; return whether that is too often.
+
+        The count begins anew whenever something is sent: gRPC clients measure the bandwidth by pings while
+        they receive.
+        """
+        if self.sent != self._sent_before_ping:
+            self._sent_before_ping, self._strikes = self.sent, 0
+        self._strikes += self.heard - self._last_ping < interval
         self._last_ping = self.heard
-        return bool(strikes) and self.strikes > strikes
+        return bool(strikes) and self._strikes > strikes
 
     def wants_ping(self, now: float, interval: float) -> bool:
         """Return whether to ping an idle client, and if so record the ping as sent."""

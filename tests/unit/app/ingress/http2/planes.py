@@ -202,9 +202,7 @@ class Side:
             ),
             "frames": len(output.frames),
             "waiting": [stream.id for stream in output.waiting],
-            "keepalive": values(
-                connection._keepalive, ("strikes", "_second", "_counts", "heard", "ping_sent")
-            ),
+            "keepalive": values(connection._keepalive, ("sent", "_second", "_counts", "heard", "ping_sent")),
             "streams": {number: seen_stream(stream) for number, stream in connection._streams.items()},
         }
 

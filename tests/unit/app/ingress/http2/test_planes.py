@@ -204,6 +204,19 @@ def test_limits_are_the_same(limits: dict[str, int], data: bytes) -> None:
     pair.close()
 
 
+def test_each_response_lets_a_client_send_more_control_frames() -> None:
+    """As gRPC's own clients do, which send two window updates a call."""
+    pair = Pair(max_control_frames=20)
+    for number in range(101, 401, 2):
+        pair.receive(call(number, message(), BLOCK))
+        pair.answer()
+    pair.compare()
+    assert not pair.failed()
+    pair.receive(h2.window_update(0, 1) * 400)
+    assert b"too many frames" in pair.sides[0].goaway() and pair.failed()
+    pair.close()
+
+
 def test_credit_for_a_connection_is_the_same(pair: Pair) -> None:
     for side in pair.sides:
         side.connection._received = CREDIT_FROM - len(message())
