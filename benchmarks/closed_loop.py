@@ -21,9 +21,9 @@ from app.tools.perf.bench import Bench
 from app.tools.perf.generator.job import Level
 from app.tools.perf.inputs import read_inputs
 from app.tools.perf.options import Options, PerfError, read_address
-from benchmarks.load import HEADER_LENGTH, h2load, wrk
+from benchmarks.load import h2load, wrk
 from benchmarks.report import table
-from benchmarks.workloads import IDENTITY, Workload
+from benchmarks.workloads import HEADER_LENGTH, IDENTITY, Workload
 
 CONNECTIONS = (1, 8, 32)
 WARMUP_S = 0.5
