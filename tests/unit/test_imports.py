@@ -105,7 +105,8 @@ backends.python: app.core app.core.config backends backends.python.api backends.
     backends.python.worker
 backends.python.api: app.core backends
 backends.python.execution: app.core backends backends.python.api
-backends.python.worker: app.core backends backends.python.api backends.python.execution
+backends.python.worker: app.core app.transport app.transport.memory backends backends.python.api
+    backends.python.execution
 backends.pytorch: app.core app.core.config backends backends.cuda
 backends.pytorch.eager: app.core backends
 backends.teaching: app.core app.core.config backends backends.python.api

@@ -215,14 +215,20 @@ class Lendable:
 
 
 class ArenaReader(Lendable):
-    """The peer's side: maps the arena read-only and makes views that release their slab.
+    """The peer's side: maps the arena and makes views that release their slab.
 
     `released(key)`, by default with the slab's offset, is called when the last view of a slab is dropped: in
     any thread, also within garbage collection, so it must neither block nor raise.
     """
 
-    def __init__(self, fd: int, nbytes: int, released: Callable[[int], None]) -> None:
+    def __init__(self, fd: int, nbytes: int, released: Callable[[int], None], writable: bool = False) -> None:
         """Map the arena of a peer. The caller closes `fd`; a duplicate stays open while this object lives.
+
+        Args:
+            fd: the arena's descriptor.
+            nbytes: its size.
+            released: see above.
+            writable: whether views may be written to.
 
         Raises:
             ProtocolError: the descriptor is no sealed memory file of that size.
@@ -230,7 +236,8 @@ class ArenaReader(Lendable):
         try:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(fd).st_size != nbytes:
                 raise ProtocolError("the peer's arena is not sealed or not of the announced size")
-            self._map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            self._map = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, access)
             super().__init__(fd, nbytes, self._map)
         except (OSError, ValueError) as error:
             raise ProtocolError(f"the peer's arena cannot be mapped: {error}") from error

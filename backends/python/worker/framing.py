@@ -1,15 +1,18 @@
 """Messages between a replica and the worker process of an instance, with tensors, over a stream socket.
 
 A message is a JSON object, followed by the bytes of its tensors. From `SHARED_BYTES` on, these are in
-anonymous shared memory (memfd), whose descriptor is passed along, sealed so that neither side can change or
-shrink what the other reads. Data of clients is never unpickled.
+shared memory: in an arena of the sender (`tensor_memory.py`) or, where that is full, in anonymous memory
+(memfd) of their own, whose descriptor is passed along, sealed so that neither side can change or shrink what
+the other reads. Data of clients is never unpickled.
 
 The framing of `app.transport.wire` is not shared: it needs msgspec, which the environment of a worker may
 lack, and it reads ahead, which would separate descriptors from their messages. 30 lines are in common.
 
-    u32 size of the JSON | u64 size of the tensors' bytes | u8 what comes along | JSON | bytes
+    u32 size of the JSON | u64 size of the tensors' bytes | u32 where they lie in the arena |
+    u8 what comes along | u16 number of releases | u32 for each: where the tensors lay | JSON | bytes
 
-What comes along is a descriptor: none (0), the shared memory (1), or a socket of a further link (2).
+What comes along: nothing (0), a descriptor of memory of their own (1), a socket of a further link (2),
+nothing because they lie in the arena (3), or the arena's descriptor, because they are the first there (4).
 """
 
 import fcntl
@@ -20,21 +23,24 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
-from struct import Struct
+from struct import Struct, pack, unpack
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.tensors import Buffer
+from backends.python.worker.tensor_memory import ReceivedTensors, SentTensors, padded
 
 Message = dict[str, Any]
 
 SHARED_BYTES: Final = 64 * 1024
 _MAX_JSON: Final = 1 << 30
-_ALIGNMENT: Final = 64
-_HEAD: Final = Struct("<IQB")
+_HEAD: Final = Struct("<IQIBH")
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _EMPTY: Final = memoryview(b"")
-_INLINE, _SHARED, _SOCKET = range(3)
+_INLINE, _SHARED, _SOCKET, _ARENA, _ARENA_FIRST = range(5)
+_WITH_DESCRIPTOR: Final = (_SHARED, _SOCKET, _ARENA_FIRST)
+_ELSEWHERE: Final = (_SHARED, _ARENA, _ARENA_FIRST)
+"""The tensors do not follow the JSON."""
 
 
 class LinkClosed(Exception):
@@ -58,15 +64,19 @@ class Payload:
         if nbytes < 0 or end > len(self._data):
             raise ValueError("a message has less data than its tensors claim")
         view = self._data[self._position : end]
-        self._position = _padded(end)
+        self._position = padded(end)
         return view
 
 
 class _Packed(NamedTuple):
-    """A message to send: its bytes, and the descriptor sent with the first of them, -1 for none."""
+    """A message to send, behind its head."""
 
-    data: bytes
-    descriptor: int
+    text: bytes
+    size: int = 0
+    along: int = _INLINE
+    descriptor: int = -1
+    offset: int = 0
+    tensors: bytes = b""
 
 
 class MessageSocket:
@@ -74,6 +84,8 @@ class MessageSocket:
 
     takes_sockets = False
     """Whether the other side may send sockets: a model's code must not fill this process's descriptors."""
+    changes_tensors = False
+    """Whether this side may write to the tensors that it receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         """Use a connected stream socket."""
@@ -81,6 +93,9 @@ class MessageSocket:
         self._lock = threading.Lock()
         self._sender = 0
         self._deferred: deque[_Packed] = deque()
+        self._sent = SentTensors()
+        self._received = ReceivedTensors()
+        self._arena_sent = False
 
     def send(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message.
@@ -90,7 +105,7 @@ class MessageSocket:
             TypeError: the message cannot be written as JSON.
             OSError: shared memory for the tensors cannot be allocated.
         """
-        self._send(_packed(message, buffers))
+        self._send(self._packed(_encoded(message), buffers))
 
     def send_socket(self, message: Message, sock: socket.socket) -> None:
         """Send a message with a socket, which is then the other side's: its `message["socket"]`.
@@ -98,8 +113,7 @@ class MessageSocket:
         Raises:
             LinkClosed: the other process has ended.
         """
-        text = json.dumps(message, separators=(",", ":")).encode()
-        self._send(_Packed(_HEAD.pack(len(text), 0, _SOCKET) + text, sock.detach()))
+        self._send(_Packed(_encoded(message), along=_SOCKET, descriptor=sock.detach()))
 
     def _send(self, packed: _Packed) -> None:
         if self._sender == threading.get_ident():  # called by a destructor while this thread is sending
@@ -128,21 +142,29 @@ class MessageSocket:
             return None
         try:
             head += self._exactly(_HEAD.size - len(head))
-            json_size, size, along = _HEAD.unpack(head)
-            largest = json_size if along == _SHARED else max(json_size, size)
-            if largest > _MAX_JSON or bool(along) != bool(descriptors):
+            json_size, size, offset, along, releases = _HEAD.unpack(head)
+            largest = json_size if along in _ELSEWHERE else max(json_size, size)
+            if largest > _MAX_JSON or (along in _WITH_DESCRIPTOR) != bool(descriptors):
                 raise ValueError("a message of an impossible size")
             if along == _SOCKET and not self.takes_sockets:
                 raise ValueError("a message with a socket")
-            message = json.loads(self._exactly(json_size))
+            if releases:
+                self._sent.release(unpack(f"<{releases}I", self._exactly(4 * releases)))
+            inline = 0 if along in _ELSEWHERE else size
+            rest = memoryview(self._exactly(json_size + inline))
+            message = json.loads(bytes(rest[:json_size]))
             if along == _SHARED:
                 return message, Payload(_mapped(descriptors[0], size))
+            if along == _ARENA_FIRST:
+                self._received.map(descriptors[0], self.changes_tensors)
+            if along in _ELSEWHERE:
+                return message, Payload(self._received.view(offset, size))
             if along == _SOCKET:
                 message["socket"] = descriptors.pop()
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        return message, Payload(memoryview(self._exactly(size)))
+        return message, Payload(rest[json_size:])
 
     def shutdown(self) -> None:
         """End the connection for both sides, also while they receive."""
@@ -155,15 +177,30 @@ class MessageSocket:
         """Close the socket, when nobody uses it any more."""
         self._socket.close()
 
+    def _packed(self, text: bytes, buffers: Sequence[Buffer]) -> _Packed:
+        size = sum(padded(len(buffer)) for buffer in buffers)
+        if size < SHARED_BYTES:
+            return _Packed(text, size, tensors=_joined(buffers))
+        offset = self._sent.place(buffers, size)
+        if offset is None:
+            return _Packed(text, size, _SHARED, _shared(buffers, size))
+        return _Packed(text, size, _ARENA, offset=offset)
+
     def _write(self, packed: _Packed) -> None:
-        if packed.descriptor < 0:
-            self._socket.sendall(packed.data)
+        text, size, along, descriptor, offset, tensors = packed
+        if along == _ARENA and not self._arena_sent:
+            along, descriptor, self._arena_sent = _ARENA_FIRST, self._sent.descriptor(), True
+        released = self._received.take_released()
+        head = _HEAD.pack(len(text), size, offset, along, len(released))
+        data = b"".join((head, pack(f"<{len(released)}I", *released), text, tensors))
+        if descriptor < 0:
+            self._socket.sendall(data)
             return
         try:
-            sent = socket.send_fds(self._socket, [packed.data], [packed.descriptor])
+            sent = socket.send_fds(self._socket, [data], [descriptor])
         finally:
-            os.close(packed.descriptor)
-        self._socket.sendall(memoryview(packed.data)[sent:])
+            os.close(descriptor)
+        self._socket.sendall(memoryview(data)[sent:])
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)
@@ -187,19 +224,15 @@ def read_failure(fields: Sequence[str]) -> Failure:
     return Failure(ErrorCode(code), message, FailureReason(reason))
 
 
-def _packed(message: Message, buffers: Sequence[Buffer]) -> _Packed:
-    text = json.dumps(message, separators=(",", ":")).encode()
-    size = sum(_padded(len(buffer)) for buffer in buffers)
-    if size >= SHARED_BYTES:
-        return _Packed(_HEAD.pack(len(text), size, _SHARED) + text, _shared(buffers, size))
-    parts = [_HEAD.pack(len(text), size, _INLINE), text]
+def _encoded(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def _joined(buffers: Sequence[Buffer]) -> bytes:
+    parts: list[bytes] = []
     for buffer in buffers:
-        parts += [bytes(buffer), bytes(_padded(len(buffer)) - len(buffer))]
-    return _Packed(b"".join(parts), -1)
-
-
-def _padded(nbytes: int) -> int:
-    return (nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
+        parts += [bytes(buffer), bytes(padded(len(buffer)) - len(buffer))]
+    return b"".join(parts)
 
 
 def _shared(buffers: Sequence[Buffer], size: int) -> int:
@@ -214,7 +247,7 @@ def _shared(buffers: Sequence[Buffer], size: int) -> int:
                 part = view[start : start + _MAX_JSON]
                 if os.pwrite(descriptor, part, position + start) != len(part):
                     raise OSError("the machine has no memory for the tensors of a message")
-            position += _padded(len(view))
+            position += padded(len(view))
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(descriptor)

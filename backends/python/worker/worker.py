@@ -36,7 +36,7 @@ class Worker:
 
     def __init__(self, sock: socket.socket) -> None:
         self.link = Link(sock, self._handle)
-        self.link.takes_sockets = True
+        self.link.takes_sockets = self.link.changes_tensors = True
         self._instances: dict[str, InstanceWorker] = {}
         self._first: queue.SimpleQueue[InstanceWorker] = queue.SimpleQueue()
         self._calls: RemoteCalls | None = None
@@ -78,6 +78,7 @@ class Worker:
             self._calls = RemoteCalls(self.link, message["caller"])
             server_api.install(self._calls)
         name, jobs = message["name"], MessageSocket(socket.socket(fileno=message["socket"]))
+        jobs.changes_tensors = True  # those of requests, as in Triton
         first = not self._instances
         self._instances[name] = instance = InstanceWorker(name, self.link, jobs)
         if first:

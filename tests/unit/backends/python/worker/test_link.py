@@ -22,6 +22,12 @@ from backends.python.worker.framing import (
 from backends.python.worker.link import CallLink, Link
 
 HEAD = framing._HEAD
+
+
+def head(json_size: int, size: int, along: int, offset: int = 0, releases: int = 0) -> bytes:
+    return HEAD.pack(json_size, size, offset, along, releases)
+
+
 LARGE = bytes(range(256)) * (SHARED_BYTES // 256)
 
 
@@ -157,7 +163,7 @@ def test_calls_that_fail(call: tuple[CallLink, MessageSocket]) -> None:
         ours.call({"value": object()})
     with pytest.raises(TimeoutError, match=r"no reply within 0\.01 s"):
         ours.call({}, timeout=0.01)
-    theirs._socket.sendall(HEAD.pack(2**32 - 1, 0, 0))
+    theirs._socket.sendall(head(2**32 - 1, 0, 0))
     with pytest.raises(LinkClosed, match="an impossible size"):
         ours.call({})
     while theirs.receive() is not None:  # what was asked; then the end, since nothing can follow
@@ -175,22 +181,29 @@ def memory(seal: bool) -> int:
 
 
 @pytest.mark.parametrize(
-    ("head", "make", "message"),
+    ("start", "make", "message"),
     [
-        (HEAD.pack(2, 100, 1), lambda: memory(seal=False), "shared memory that is not sealed"),
-        (HEAD.pack(2, 101, 1), lambda: memory(seal=True), "smaller than the message says"),
-        (HEAD.pack(2, 100, 1), None, "an impossible size"),
-        (HEAD.pack(2, 0, 0), lambda: memory(seal=True), "an impossible size"),
-        (HEAD.pack(2**32 - 1, 0, 0), None, "an impossible size"),
-        (HEAD.pack(2, 2**63, 0), None, "an impossible size"),
-        (HEAD.pack(2, 0, 0)[:5], None, ""),
+        (head(2, 100, 1), lambda: memory(seal=False), "shared memory that is not sealed"),
+        (head(2, 101, 1), lambda: memory(seal=True), "smaller than the message says"),
+        (head(2, 100, 1), None, "an impossible size"),
+        (head(2, 0, 0), lambda: memory(seal=True), "an impossible size"),
+        (head(2**32 - 1, 0, 0), None, "an impossible size"),
+        (head(2, 2**63, 0), None, "an impossible size"),
+        (head(2, 100, 4), lambda: memory(seal=False), "not sealed or not of the announced size"),
+        (head(2, 100, 3), lambda: memory(seal=True), "an impossible size"),
+        (head(2, 100, 4), None, "an impossible size"),
+        (head(2, 100, 3), None, "tensors in an arena that was not sent"),
+        (head(2, 101, 4), lambda: memory(seal=True), "outside the arena of 100"),
+        (head(2, 100, 4, offset=64), lambda: memory(seal=True), "outside the arena of 100"),
+        (head(2, 0, 0, releases=1) + bytes(4), None, "a release of tensors that were not sent"),
+        (head(2, 0, 0)[:5], None, ""),
     ],
 )
-def test_malformed_messages_are_refused(head: bytes, make: Callable[[], int] | None, message: str) -> None:
+def test_malformed_messages_are_refused(start: bytes, make: Callable[[], int] | None, message: str) -> None:
     ours, theirs = socket.socketpair()
     link = Link(ours, lambda *_: pytest.fail("taken"))
     descriptors: list[Any] = [make()] if make else []
-    socket.send_fds(theirs, [head + (b"{}" if len(head) == HEAD.size else b"")], descriptors)
+    socket.send_fds(theirs, [start + (b"{}" if len(start) >= HEAD.size else b"")], descriptors)
     theirs.close()
     if message:
         with pytest.raises(ValueError, match=message):
