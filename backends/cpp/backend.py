@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_size_t, string_at
+from ctypes import byref, c_int, c_size_t, c_uint64, string_at
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -18,6 +18,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.buffers import allocate
 from app.core.config.json import config_to_json
+from app.core.config.normalise import MAX_INSTANCES
 from app.core.config.text import parse_config_json
 from app.core.errors import InferError, internal
 from app.core.tensors import SequenceId
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _KINDS: Final = {"CPU": 1, "GPU": 2, "MODEL": 3}
 """By the numbers of TRITONSERVER_InstanceGroupKind."""
+_ANY_KIND: Final = 0
+_MODEL: Final = mc.ModelInstanceGroup.KIND_MODEL
 _LARGEST_ARENA: Final = 256 << 20
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -183,6 +186,7 @@ class CppBackend(Backend):
     def model_initialize(self, model: Model) -> None:
         if model.state is None:
             model.state = _LoadedModel(self._handle, model, auto_complete=False)
+        model.config = _with_preferred_group(self._handle, model.config)
         model.state.configure(model)
 
     def model_finalize(self, model: Model) -> None:
@@ -262,6 +266,26 @@ def _described(instance: Instance) -> tuple[Any, ...]:
 
 def _config_text(config: mc.ModelConfig) -> str:
     return json.dumps(config_to_json(config))
+
+
+def _with_preferred_group(backend: int, config: mc.ModelConfig) -> mc.ModelConfig:
+    """Return the configuration with the backend's preferred instance group, if none was declared.
+
+    The server has completed that to one group with the model's name, of one instance.
+    """
+    groups, kind, count = config.instance_group, c_int(), c_uint64()
+    if [(group.name, group.count, *group.profile) for group in groups] != [(config.name, 1)]:
+        return config
+    if not shim().nereid_preferred_group(backend, byref(kind), byref(count)):
+        return config
+    result = mc.ModelConfig()
+    result.CopyFrom(config)
+    (group,) = result.instance_group
+    group.count = min(count.value or 1, MAX_INSTANCES)
+    if kind.value != _ANY_KIND:
+        group.kind = mc.ModelInstanceGroup.KIND_CPU if kind.value == _KINDS["CPU"] else _MODEL
+        group.ClearField("gpus")
+    return result
 
 
 def _merged(config: mc.ModelConfig, completed: mc.ModelConfig) -> mc.ModelConfig:

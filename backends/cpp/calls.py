@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 _THREADS: Final = 64
 """Callbacks of backends that may block at the same time."""
+_ANSWERING: Final = 16
+"""Questions that are answered at the same time: by other threads, because callbacks may wait for answers."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -86,6 +88,7 @@ class ModelCalls:
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(_THREADS, "C++ backends' calls")
+        self._answering = ThreadPoolExecutor(_ANSWERING, "C++ backends' questions")
         self._calls: dict[int, _Call] = {}
 
     def start(self, number: int, callers: Sequence[Request], *fields: Any) -> None:
@@ -108,7 +111,7 @@ class ModelCalls:
 
     def answer(self, number: int, *question: Any) -> None:
         """Answer a question, on a thread that may wait for the server."""
-        self.pool.submit(answer, number, *question)
+        self._answering.submit(answer, number, *question)
 
 
 def _nothing() -> None:

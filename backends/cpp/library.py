@@ -34,6 +34,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "nereid_backend_finalize": _ON_OBJECT,
     "nereid_loads_in_parallel": (c_bool, (_OBJECT,)),
     "nereid_has_readiness": (c_bool, (_OBJECT,)),
+    "nereid_preferred_group": (c_bool, (_OBJECT, POINTER(c_int), POINTER(c_uint64))),
     "nereid_model_new": (_ERROR, (_OBJECT, *_MESSAGE, _RESULT)),
     "nereid_model_delete": _DELETE,
     "nereid_model_initialize": _ON_OBJECT,

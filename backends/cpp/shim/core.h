@@ -67,6 +67,8 @@ struct TRITONBACKEND_Backend {
   TRITONBACKEND_MemoryManager memory;
   int execution_policy = 0;
   bool parallel_loading = false;
+  // Kinds and counts of the instance groups that it prefers, without those of GPUs.
+  std::vector<std::pair<int, uint64_t>> preferred_groups;
   void* state = nullptr;
   void* library = nullptr;
   BackendFunction initialize = nullptr, finalize = nullptr;

@@ -1,6 +1,7 @@
 // nereid_*: what the server calls (`backends/cpp/library.py`). Messages are MessagePack; results are errors, null for
 // none, which the caller deletes.
 #include <cstdlib>
+#include <tuple>
 
 #include "core.h"
 
@@ -45,6 +46,12 @@ API Error* nereid_backend_new(
   return nullptr;
 }
 API bool nereid_loads_in_parallel(Backend* backend) { return backend->parallel_loading; }
+// Returns whether a group is preferred; sets its kind, and how many instances, 0 for the usual number.
+API bool nereid_preferred_group(Backend* backend, int* kind, uint64_t* count) {
+  if (backend->preferred_groups.empty()) return false;
+  std::tie(*kind, *count) = backend->preferred_groups.front();
+  return true;
+}
 API bool nereid_has_readiness(Backend* backend) { return backend->instance_ready != nullptr; }
 
 API void nereid_model_delete(Model* model) { delete model; }

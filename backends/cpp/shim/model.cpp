@@ -39,9 +39,11 @@ API Error* TRITONBACKEND_BackendArtifacts(Backend* self, int* type, const char**
   return nullptr;
 }
 
-// The server has set instance groups where a configuration has none before a backend is loaded.
+// Triton passes over groups of GPUs that it does not have, and here tensors are in memory of the CPU.
 API Error* TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
-    Backend*, int, uint64_t, const uint64_t*, uint64_t) {
+    Backend* self, int kind, uint64_t count, const uint64_t*, uint64_t) {
+  constexpr int on_gpus = 2;
+  if (kind != on_gpus) self->preferred_groups.emplace_back(kind, count);
   return nullptr;
 }
 SETTER(BackendAttributeSetParallelModelInstanceLoading, Backend, bool, parallel_loading)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.normalise import normalise
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest
 from backends import find_backend
@@ -55,6 +56,26 @@ def failure(call: Call) -> tuple[ErrorCode, str]:
     (response,) = call.wait()
     assert response.failure is not None
     return response.failure.code, response.failure.message
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("", [("m", 3)]),
+        ("instance_group { kind: KIND_CPU count: 2 }", [("m_0", 2)]),
+        ("instance_group { kind: KIND_CPU count: 1 }", [("m_0", 1)]),
+        ("instance_group { count: 1 } instance_group { count: 1 }", [("m_0", 1), ("m_1", 1)]),
+    ],
+)
+def test_preferred_group_is_that_of_a_model_without_groups(
+    libraries: Path, declared: str, expected: list[tuple[str, int]]
+) -> None:
+    """The probe prefers a group on a GPU, which is passed over, and then one of three instances."""
+    loaded = served(libraries, str(normalise(config(f"{BATCHED} {declared}"))))
+    groups = loaded.model.config.instance_group
+    assert [(group.name, group.count) for group in groups] == expected
+    assert {group.kind for group in groups} == {mc.ModelInstanceGroup.KIND_CPU}
+    loaded.close()
 
 
 def test_every_request_of_a_batch_is_answered(probe: Served) -> None:

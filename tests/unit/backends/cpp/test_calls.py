@@ -1,6 +1,7 @@
 """Calls of other models by a backend in C (probe/caller.c), over a router that is made up."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,19 @@ def test_call(bench: Bench, caller: Served) -> None:
     assert (infer.sequence_start, infer.sequence_end) == (False, True)
     assert (infer.parameters, [output.name for output in infer.outputs]) == ({"n": -3}, ["y"])
     assert (infer.inputs[0].name, infer.inputs[0].shape, infer.chain) == ("x", (1, 4), ("caller",))
+
+
+def test_questions_are_answered_while_every_callback_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback may ask the server something: it must not wait for another callback's end."""
+    answered, over = threading.Event(), threading.Event()
+    monkeypatch.setattr(calls, "answer", lambda *question: answered.set())
+    made = calls.ModelCalls()
+    for _ in range(calls._THREADS):
+        made.pool.submit(over.wait, 30)
+    made.answer(1, "ready", "m", "", "", [])
+    assert answered.wait(10)
+    over.set()
+    made.pool.shutdown()
 
 
 @pytest.mark.parametrize("size", [1023, 1024, 1 << 18])  # around what is copied into a message, and beyond

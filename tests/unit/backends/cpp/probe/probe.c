@@ -35,6 +35,8 @@ Error* TRITONSERVER_MetricObserve(Object* metric, double value);
 Error* TRITONSERVER_InferenceTraceReportActivity(Object* trace, uint64_t time_ns, const char* name);
 Error* TRITONSERVER_ServerMetrics(Object* server, Object** metrics);
 Error* TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(Object* attribute, bool enabled);
+Error* TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
+    Object* attribute, int kind, uint64_t count, const uint64_t* gpus, uint64_t n);
 Error* TRITONBACKEND_BackendMemoryManager(Object* backend, Object** manager);
 Error* TRITONBACKEND_MemoryManagerAllocate(Object* manager, void** buffer, int type, int64_t id, uint64_t size);
 Error* TRITONBACKEND_MemoryManagerFree(Object* manager, void* buffer, int type, int64_t id);
@@ -95,6 +97,9 @@ typedef struct {
 
 Error* TRITONBACKEND_GetBackendAttribute(Object* backend, Object* attribute) {
   (void)backend;
+  const uint64_t gpu = 0;
+  CHECK(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attribute, 2, 1, &gpu, 1));
+  CHECK(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attribute, 1, 3, NULL, 0));
   return TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attribute, true);
 }
 
