@@ -12,6 +12,7 @@ from typing import Any, Final
 import triton_python_backend_utils as pb_utils
 
 from backends.packaged.array_model import Array, ArrayModel, file_of
+from backends.packaged.paddle.options import Cpu, TensorRt, check_instance, read_cpu, read_tensorrt
 
 try:
     import paddle.inference as paddle
@@ -24,16 +25,29 @@ _PROGRAMS: Final = ("model.pdmodel", "model.json")
 class TritonPythonModel(ArrayModel):
     """One instance of a Paddle model."""
 
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Say that nothing is completed, as Triton's backend does."""
+        name = auto_complete_model_config.as_dict()["name"]
+        pb_utils.Logger.log_warn(
+            f"skipping model configuration auto-complete for '{name}': not supported for paddle backend"
+        )
+        return auto_complete_model_config
+
     def load(self) -> None:
         """Make a predictor, and check the names of its tensors."""
+        check_instance(self.config, self.name, self.kind)
         config = paddle.Config(*self._files())
         config.disable_glog_info()
+        cpu, tensorrt = read_cpu(self.config), read_tensorrt(self.config)
         if self.kind == "GPU":
             config.enable_use_gpu(100, self.device_id)
+            self._use_tensorrt(config, tensorrt)
         else:
             config.disable_gpu()
-            config.set_cpu_math_library_num_threads(self.threads())
-            self._accelerate(config)
+            config.set_cpu_math_library_num_threads(cpu.threads or self.threads())
+            self._use_cpu(config, cpu)
+        pb_utils.Logger.log_verbose(f"Paddle's configuration of '{self.name}':\n{config.summary()}")
         self._predictor = paddle.create_predictor(config)
         self._check("input", self.inputs, self._predictor.get_input_names())
         self._fetched = self._outputs_by_name()
@@ -61,28 +75,46 @@ class TritonPythonModel(ArrayModel):
         if found is None:
             raise pb_utils.TritonModelException("Paddle model should be named as 'model.pdmodel'")
         weights = os.path.splitext(found)[0] + ".pdiparams"
+        if not os.path.lexists(os.path.join(self.directory, weights)):
+            pb_utils.Logger.log_info(f"Paddle params should be named as '{weights}' or not provided.")
+            return file_of(self.directory, found), ""
         return file_of(self.directory, found), file_of(self.directory, weights)
 
-    def _accelerate(self, config: Any) -> None:
-        """Turn on the accelerators that the configuration names."""
-        optimization = self.config.get("optimization", {}).get("execution_accelerators", {})
-        for accelerator in optimization.get("cpu_execution_accelerator", ()):
-            name, parameters = accelerator["name"], accelerator.get("parameters", {})
-            if name == "mkldnn":
-                config.enable_onednn()
-                config.set_onednn_cache_capacity(int(parameters.get("capacity", 10)))
-                if "cpu_threads" in parameters:
-                    config.set_cpu_math_library_num_threads(int(parameters["cpu_threads"]))
-                if parameters.get("use_int8", "0") in ("1", "true"):
-                    config.enable_onednn_int8()
-            elif name == "ort":
-                config.enable_onnxruntime()
-                config.enable_ort_optimization()
-            else:
-                raise pb_utils.TritonModelException(
-                    f"unknown cpu_execution_accelerator name '{name}' is provided. Available choices are"
-                    " [mkldnn, ort]"
+    def _use_cpu(self, config: Any, cpu: Cpu) -> None:
+        """Turn on the accelerators of a CPU. oneDNN is on by itself since Paddle 3."""
+        if cpu.ort:
+            config.enable_onnxruntime()
+            config.enable_ort_optimization()
+            if not config.onnxruntime_enabled():
+                pb_utils.Logger.log_warn(
+                    f"model '{self.name}': this Paddle was built without ONNX Runtime and executes the model"
+                    " itself, without the accelerator 'ort'"
                 )
+        elif cpu.onednn:
+            config.enable_onednn()
+            config.set_onednn_cache_capacity(cpu.capacity)
+            if cpu.int8:
+                config.enable_onednn_int8()
+
+    def _use_tensorrt(self, config: Any, wanted: TensorRt | None) -> None:
+        """Turn on TensorRT, for the parts of the program that it can execute."""
+        if wanted is None:
+            return
+        precisions = {"trt_fp32": "Float32", "trt_fp16": "Half", "trt_int8": "Int8"}
+        config.enable_tensorrt_engine(
+            workspace_size=wanted.workspace_size,
+            max_batch_size=wanted.max_batch_size or max(1, int(self.config["max_batch_size"])),
+            min_subgraph_size=wanted.min_graph_size,
+            precision_mode=getattr(paddle.PrecisionType, precisions[wanted.precision]),
+            use_static=False,
+            use_calib_mode=False,
+        )
+        if wanted.enable_tensorrt_oss:
+            config.enable_tensorrt_varseqlen()
+        if wanted.is_dynamic:
+            config.set_trt_dynamic_shape_info(
+                *(wanted.shapes.get(name, {}) for name in ("min_shape", "max_shape", "opt_shape"))
+            )
 
     def _outputs_by_name(self) -> dict[str, str]:
         """Return the predictor's names of the outputs; by order, if it has none of the declared names.

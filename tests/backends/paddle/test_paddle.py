@@ -1,5 +1,7 @@
 """Paddle models in the environment of the packaged backend, against Paddle's own answers."""
 
+import logging
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.core.datatypes import DATATYPES
 from app.core.errors import InferError
 from backends.base import Instance, Model
 from tests.backends.packaged import serve_model, write_models
@@ -23,6 +26,17 @@ TWO = """
     output { name: "SUM" data_type: TYPE_INT64 dims: 2 }
     output { name: "DIFFERENCE" data_type: TYPE_INT64 dims: 2 }
 """
+
+
+SAME = """
+    max_batch_size: 8 input { name: "x" data_type: TYPE dims: 3 } output { name: "y" data_type: TYPE dims: 3 }
+"""
+
+
+def accelerator(name: str, **parameters: str) -> str:
+    given = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items())
+    listed = f'cpu_execution_accelerator {{ name: "{name}" {given} }}'
+    return f"optimization {{ execution_accelerators {{ {listed} }} }}"
 
 
 @pytest.fixture(scope="module")
@@ -59,23 +73,76 @@ def test_several_inputs_and_outputs(serve: Callable[[str, str], Served]) -> None
     assert call.arrays["SUM"].tolist() == [[6, 9]] and call.arrays["DIFFERENCE"].tolist() == [[4, 5]]
 
 
-def test_accelerator_leaves_the_answers(repository: Path, serve: Callable[[str, str], Served]) -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", [r"enable_mkldnn +\| true", r"mkldnn_cache_capacity +\| 10"]),
+        (
+            accelerator("mkldnn", cpu_threads="2", capacity="5"),
+            [r"cpu_math_thread +\| 2", r"mkldnn_cache_capacity +\| 5"],
+        ),
+        (accelerator("mkldnn", use_int8="1"), [r"enable_mkldnn +\| true"]),
+        (accelerator("ort"), ["built without ONNX Runtime and executes the model itself"]),
+    ],
+    ids=["none", "mkldnn", "int8", "ort"],
+)
+def test_accelerators_leave_the_answers(
+    repository: Path,
+    serve: Callable[[str, str], Served],
+    text: str,
+    told: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of this model; one that was quantised is the only one that `use_int8` changes."""
+    caplog.set_level(logging.DEBUG)
     expected = np.load(repository / "dense" / "expected.npz")
-    threads = accelerator('name: "mkldnn" parameters { key: "cpu_threads" value: "2" }')
-    served = serve("dense", DENSE % "y" + threads)
-    (call,) = served(infer({"x": expected["x"]}))
+    (call,) = serve("dense", DENSE % "y" + text)(infer({"x": expected["x"]}))
     np.testing.assert_allclose(call.arrays["y"], expected["y"], rtol=1e-4, atol=1e-4)
+    for each in told:
+        assert re.search(each, caplog.text)
 
 
-def accelerator(text: str) -> str:
-    return f"optimization {{ execution_accelerators {{ cpu_execution_accelerator {{ {text} }} }} }}"
+@pytest.mark.parametrize("data_type", ["BOOL", "UINT8", "INT8", "INT32", "INT64", "FP16", "FP32", "FP64"])
+def test_data_types(data_type: str, serve: Callable[[str, str], Served]) -> None:
+    dtype = DATATYPES[data_type].dtype
+    given = np.array([[0, 1, 3]]).astype(dtype)
+    (call,) = serve(f"same_{dtype}", SAME.replace("TYPE", f"TYPE_{data_type}"))(infer({"x": given}))
+    assert call.arrays["y"].dtype == dtype and call.arrays["y"].tolist() == given.tolist()
+
+
+def test_program_without_parameters(
+    repository: Path, serve: Callable[[str, str], Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    weights = repository / "two" / "1" / "model.pdiparams"
+    kept = weights.read_bytes() if weights.exists() else None
+    weights.unlink(missing_ok=True)
+    try:
+        (call,) = serve("two", TWO)(infer({"a": np.array([[5, 7]]), "b": np.array([[1, 2]])}))
+    finally:
+        if kept is not None:
+            weights.write_bytes(kept)
+    assert call.arrays["SUM"].tolist() == [[6, 9]]
+    assert "Paddle params should be named as 'model.pdiparams' or not provided." in caplog.text
+
+
+def test_nothing_is_completed(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Which Triton's backend says, too."""
+    caplog.set_level(logging.WARNING)
+    model = Model(config('name: "dense" backend: "paddle"' + DENSE % "y"), 1, repository / "dense")
+    ends: list[Callable[[], None]] = []
+    serve_model("paddle", model, ends.append, completed=True)
+    for end in reversed(ends):
+        end()
+    told = "skipping model configuration auto-complete for 'dense': not supported for paddle backend"
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (
-            DENSE % "y" + accelerator('name: "openvino"'),
+            DENSE % "y" + accelerator("openvino"),
             "unknown cpu_execution_accelerator name 'openvino' is provided. Available choices are"
             " [mkldnn, ort]",
         ),
