@@ -240,6 +240,7 @@ def test_metrics(load: Load) -> None:
         return float(found[f"llm:{name}"])
 
     block_until(lambda: value("num_requests_running") == 0)
+    assert value("num_requests_waiting") == 0
     assert (value("prompt_tokens_total"), value("generation_tokens_total")) == (7, 5)
 
 

@@ -100,6 +100,14 @@ def test_parameters_reach_the_tracker() -> None:
     assert call.arrays["TRACK_IDS"].tolist() == [1]
 
 
+@pytest.mark.parametrize(("low_thresh", "expected"), [("0.1", [1]), ("0.4", [])])
+def test_low_scores_above_the_threshold_continue_a_track(low_thresh: str, expected: list[int]) -> None:
+    model = served({"low_thresh": low_thresh})
+    model(detections(scores=[0.9]))
+    (call,) = model(detections(scores=[0.3]))
+    assert call.arrays["TRACK_IDS"].tolist() == expected
+
+
 def test_a_sequence_is_a_camera() -> None:
     model = served()
     (first,) = model(detections(sequence_id=1, sequence_start=True))
