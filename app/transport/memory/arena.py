@@ -120,14 +120,15 @@ class ArenaWriter:
             size <<= 1
 
     def trim(self) -> bool:
-        """Return all memory to the kernel if no slab is in use; return whether it was."""
-        if self._live:
-            return False
-        self._free = {self.nbytes: [0]}
-        self._joinable = False
+        """Return the memory of free slabs to the kernel; return whether no slab is in use."""
+        if not self._live:
+            self._free = {self.nbytes: [0]}
+            self._joinable = False
         # MADV_REMOVE punches a hole into the file, which frees the pages in both processes.
-        self._map.madvise(mmap.MADV_REMOVE)
-        return True
+        for size, offsets in self._free.items():
+            for offset in offsets:
+                self._map.madvise(mmap.MADV_REMOVE, offset, size)
+        return not self._live
 
     def close_fd(self) -> None:
         """Close the descriptor, once the peer has its own; the mapping stays."""

@@ -67,6 +67,10 @@ class Payload:
         self._position = padded(end)
         return view
 
+    def drop(self) -> None:
+        """Drop what is left: only buffers that were read keep the memory alive."""
+        self._data = _EMPTY
+
 
 class _Packed(NamedTuple):
     """A message to send, behind its head."""

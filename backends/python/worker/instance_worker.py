@@ -146,6 +146,8 @@ class InstanceWorker:
         finally:
             batched, self._batched = self._batched or [], None
         value, buffers = _executed(numbers, requests, clock), list[Buffer]()
+        del requests  # so that the reply says that the memory of their tensors is free
+        payload.drop()
         value["responses"] = [(number, response_fields(response, buffers)) for number, response in batched]
         self._reply(value, buffers)
 

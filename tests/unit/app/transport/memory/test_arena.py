@@ -181,6 +181,17 @@ def test_trim_returns_memory(writer: ArenaWriter) -> None:
     assert writer.allocate(4 * MIB) is not None
 
 
+def test_trim_keeps_the_memory_in_use(writer: ArenaWriter) -> None:
+    kept, freed = writer.allocate(MIB), writer.allocate(MIB)
+    assert kept is not None and freed is not None
+    for _, view in (kept, freed):
+        view[:] = b"x" * MIB
+    writer.release(freed[0])
+    assert not writer.trim()
+    assert committed(writer) == MIB
+    assert bytes(kept[1]) == b"x" * MIB
+
+
 def test_memory_is_committed_lazily(writer: ArenaWriter) -> None:
     assert committed(writer) == 0
     assert writer.nbytes % mmap.PAGESIZE == 0

@@ -93,6 +93,12 @@ def test_an_input_may_be_changed_in_place(served: Served) -> None:
         assert array.sum() == 0
 
 
+def test_memory_of_inputs_is_free_when_they_are_answered(served: Served) -> None:
+    """The reply says so; a request that is not followed by another one would else hold it."""
+    told(ask(served, "about", np.zeros((1, 100_000), np.float32)))
+    assert served.instance.state._process._jobs._sent.live == 0
+
+
 def test_a_batch(served: Served) -> None:
     requests = [infer({"I": np.full((1, 2), n, np.float32)}, id=str(n)) for n in range(3)]
     calls = served(*requests)
