@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import shlex
 import signal
 import socket
 import subprocess
@@ -42,7 +43,7 @@ def wait_until(condition: Callable[[], bool], timeout: float, what: str) -> floa
 
 
 class Server:
-    """One `nereid` process with its local Ray cluster."""
+    """One `nereid` process with its local Ray cluster; NEREID_TEST_FLAGS gives every one more flags."""
 
     program: Sequence[str] = (sys.executable, "-m", "nereid")
     directory = ROOT
@@ -52,7 +53,7 @@ class Server:
         self.http_url = f"127.0.0.1:{self.http_port}"
         self.grpc_url = f"127.0.0.1:{self.grpc_port}"
         self.log = log
-        self._arguments = list(arguments)
+        self._arguments = [*arguments, *shlex.split(os.environ.get("NEREID_TEST_FLAGS", ""))]
         defaults = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
         self._env = {**os.environ, **defaults, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
