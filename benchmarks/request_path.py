@@ -12,12 +12,14 @@ went to sleep.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -48,11 +50,13 @@ def serve_replica(model: str, directory: Path) -> None:
     """Load an example model and answer a channel until the parent closes the pipe."""
     from app.transport.channel.server import ChannelServer
     from app.transport.event_loop_thread import LoopThread, freeze_heap
+    from app.transport.memory.client_regions import use_mappings
     from benchmarks.one_process import KEY
     from deployments.replica.control import ReplicaHandler
     from deployments.replica.loading import load_model
 
     plane = LoopThread("data-plane")
+    use_mappings(plane.loop.call_later)
     served = load_model(_spec(model, directory), plane, _without_serve)
     freeze_heap()
 
@@ -110,6 +114,7 @@ def serve_ingress(model: str, address: str) -> None:
 
 
 async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int, int]:
+    from app.ingress.client_memory.registry import SharedMemory
     from app.ingress.grpc.front import GrpcFront
     from app.ingress.rest.front import HttpFront
     from app.ingress.service.routed import RoutedInferenceService
@@ -122,7 +127,8 @@ async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int,
     config = read_config(ROOT / "model_repository", model).SerializeToString()
     entry = VersionEntry(model, 1, ModelState.READY, "", f"{model}:1", config)
     await router.apply(RoutingTable(1, True, (entry,)))
-    service = RoutedInferenceService(ServerSettings(), router, None)  # type: ignore[arg-type]
+    regions = SharedMemory(os.path.join(os.path.dirname(address.removeprefix("unix:")), "regions"))
+    service = RoutedInferenceService(ServerSettings(), router, None, regions)  # type: ignore[arg-type]
     http, grpc = HttpFront(service), GrpcFront(service)
     kept += (http, grpc)
     return await http.start("127.0.0.1", 0), await grpc.start("127.0.0.1", 0)
@@ -166,6 +172,17 @@ def start(stack: ExitStack, name: str, tree: Path, model: str, directory: Path) 
     return Side(name, ingress, replica, *map(int, ports))
 
 
+def share(stack: ExitStack, workload: Any, side: Side) -> None:
+    """Make the files of a workload, for as long as the stack is open, and register them for all sides."""
+    nbytes = sum(array.nbytes for array in workload.inputs.values())
+    stack.callback(workload.regions.remove)
+    workload.regions.write(workload.inputs, nbytes)
+    for region in (workload.regions.inputs, workload.regions.outputs):
+        body = json.dumps({"key": f"/{region}", "offset": 0, "byte_size": nbytes}).encode()
+        path = f"/v2/systemsharedmemory/region/{region}/register"
+        urllib.request.urlopen(f"http://127.0.0.1:{side.http}{path}", body, timeout=20).close()
+
+
 def spent(pid: int) -> Spent:
     """Return the costs since the process began, over its threads."""
     us = switches = 0.0
@@ -195,7 +212,8 @@ def h2load(side: Side, workload: Any, protocol: str, connections: int, requests:
     if protocol == "http":
         data, length = workload.http_body()
         url = f"http://127.0.0.1:{side.http}{workload.path}"
-        more = ["--h1", "-H", f"{HEADER_LENGTH}: {length}", "-H", "content-type: application/octet-stream"]
+        more = ["--h1", "-H", "content-type: application/octet-stream"]
+        more += ["-H", f"{HEADER_LENGTH}: {length}"] if length else []
     else:
         message = workload.grpc_message()
         data = b"\0" + len(message).to_bytes(4, "big") + message
@@ -226,6 +244,8 @@ def compare(arguments: argparse.Namespace) -> None:
             with ExitStack() as stack:
                 scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 sides = [start(stack, name, tree, workload.model, scratch) for name, tree in trees]
+                if workload.regions:
+                    share(stack, workload, sides[0])
                 for protocol, connections, key in keys:
                     _row(arguments, sides, workload, protocol, connections, key, scratch)
 

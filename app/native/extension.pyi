@@ -5,7 +5,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 
 SOURCES: str
 """Digest of the files that it was compiled from."""
@@ -114,15 +114,21 @@ class Messages:
         output: type[RequestedOutput],
         request: type[InferRequest],
         response: type[InferResponse],
+        place: type[RegionSlice],
+        encode_place: Callable[[RegionSlice], bytes],
+        decode_place: Callable[[bytes], RegionSlice],
         request_unset: tuple[str, ...],
         response_unset: tuple[str, ...],
         max_meta: int,
         max_tensors: int,
         in_meta: int,
+        place_code: int,
     ) -> None:
         """Use these types, and the limits of a connection.
 
         Args:
+            encode_place, decode_place: encode and decode the place of a tensor in client memory.
+            place_code: the type of the msgpack extension that has it.
             request_unset, response_unset: fields that have their default values in the messages written.
 
         Raises:
@@ -254,7 +260,7 @@ class Patterns:
         json_end: int,
         holes: tuple[tuple[int, int, int], ...],
         inputs: tuple[tuple[str, str, tuple[int, ...], int, int, object], ...],
-        fields: tuple[str, str, tuple[RequestedOutput, ...], str, dict[str, Any]],
+        fields: tuple[str, str, tuple[RequestedOutput, ...], str, dict[str, Any], bool],
         owner: object,
         /,
     ) -> bool:
@@ -265,7 +271,7 @@ class Patterns:
             json_end: where its JSON part ends.
             holes: as `Hole`, from the start of `data`.
             inputs: as `PatternInput`.
-            fields: model name, model version, outputs, id and parameters of the requests.
+            fields: model name, model version, outputs, id, parameters and `regions` of the requests.
             owner: what answers them.
 
         Raises:
@@ -335,6 +341,8 @@ class PlainRequests:
         cancel: Callable[..., Any],
         refused: Callable[..., Any],
         record: Callable[..., Any],
+        read: Callable[[InferRequest], InferRequest],
+        write: Callable[[InferRequest, InferResponse], InferResponse],
         scheduler: object,
         responses: object,
         in_flight: set[Any],
@@ -348,6 +356,7 @@ class PlainRequests:
             cancel: cancels a queued request.
             refused: is told when a request arrived that the scheduler refused, and why.
             record: counts a success, by its nanoseconds in all and in the queue.
+            read, write: `read_inputs` and `write_outputs` of `app/transport/memory/client_regions.py`.
             scheduler: has `submit`.
             responses: the queue of responses.
             in_flight: requests accepted and without their final response, never replaced by another set.

@@ -62,8 +62,7 @@ static int fit_together(const Pattern *self)
         int holes = 0;
         for (Py_ssize_t j = 0; j < self->holes; j++)
             holes += self->hole[j].input == i;
-        PyObject *source = self->input[i].source;
-        if (holes != !(source == Py_None || PyBytes_Check(source)))
+        if (holes != !!PyCallable_Check(self->input[i].source))
             return 0;
     }
     return ids <= 1;
@@ -133,7 +132,7 @@ static Pattern *make_pattern(Patterns *self, PyObject *arguments)
     pattern->fields = Py_NewRef(fields);
     pattern->owner = Py_NewRef(owner);
     pattern->total = PyBytes_GET_SIZE(data);
-    int fits = json_end >= 0 && json_end <= pattern->total && PyTuple_GET_SIZE(fields) == 5 &&
+    int fits = json_end >= 0 && json_end <= pattern->total && PyTuple_GET_SIZE(fields) == 6 &&
                PyUnicode_CheckExact(PyTuple_GET_ITEM(fields, 3));
     if (fits) {
         pattern->key = key_of(PyBytes_AS_STRING(data), pattern->total);
@@ -239,10 +238,11 @@ static PyObject *new_patterns(PyTypeObject *type, PyObject *arguments, PyObject 
     self->request = (PyTypeObject *)Py_NewRef(request);
     self->response = (PyTypeObject *)Py_NewRef(response);
     self->encode_data = Py_NewRef(encode_data);
+    self->names = Py_BuildValue("(s)", "regions");
     PyObject *module = PyType_GetModule(type);
     self->pattern = (PyTypeObject *)PyType_FromModuleAndSpec(module, &pattern_specification, NULL);
     self->matched = (PyTypeObject *)PyType_FromModuleAndSpec(module, &matched_specification, NULL);
-    if (self->pattern == NULL || self->matched == NULL ||
+    if (self->names == NULL || self->pattern == NULL || self->matched == NULL ||
         find_fields(self->tensor, tensor_fields, TENSOR_FIELDS, self->of_tensor) < 0 ||
         find_fields(self->response, response_fields, RESPONSE_FIELDS, self->of_response) < 0)
         Py_CLEAR(self);
@@ -281,6 +281,7 @@ static void delete_patterns(Patterns *self)
     Py_XDECREF(self->pattern);
     Py_XDECREF(self->matched);
     Py_XDECREF(self->encode_data);
+    Py_XDECREF(self->names);
     type->tp_free(self);
     Py_DECREF(type);
 }

@@ -31,7 +31,7 @@ typedef struct {
     struct input input[MAX_INPUTS];
     PyObject *sample; /* head and JSON */
     PyObject *given;  /* the inputs */
-    PyObject *fields; /* of the request: model, version, outputs, id, parameters */
+    PyObject *fields; /* of the request: model, version, outputs, id, parameters, regions */
     PyObject *owner;
     PyObject *answers[ANSWERS];
     int next_answer;
@@ -47,6 +47,7 @@ typedef struct {
     PyTypeObject *tensor, *request, *response, *pattern, *matched;
     Py_ssize_t of_tensor[TENSOR_FIELDS], of_response[RESPONSE_FIELDS];
     PyObject *encode_data;
+    PyObject *names; /* of the keyword by which a request is made */
     Pattern *ways[SETS][WAYS];
     unsigned char next_way[SETS];
     uint64_t seen[SEEN];

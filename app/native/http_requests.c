@@ -138,8 +138,8 @@ static PyObject *make_request(const Patterns *patterns, const Pattern *self, PyO
     if (inputs == NULL)
         return NULL;
     PyObject **given = &PyTuple_GET_ITEM(self->fields, 0);
-    PyObject *fields[] = {given[0], given[1], inputs, given[2], id, given[4]};
-    PyObject *request = PyObject_Vectorcall((PyObject *)patterns->request, fields, 6, NULL);
+    PyObject *fields[] = {given[0], given[1], inputs, given[2], id, given[4], given[5]};
+    PyObject *request = PyObject_Vectorcall((PyObject *)patterns->request, fields, 6, patterns->names);
     Py_DECREF(inputs);
     return request;
 }

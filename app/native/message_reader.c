@@ -1,6 +1,7 @@
 #include "messages.h"
 
 #include <stdint.h>
+#include <string.h>
 
 /* Reading. Each function returns a new reference or a size; NULL and -1 are without a Python error, but for memory,
 or with one that `message_of` clears. */
@@ -61,9 +62,25 @@ static PyObject *get_text(struct reader *from)
     return PyUnicode_DecodeUTF8((const char *)place, size, NULL);
 }
 
-static PyObject *get_data(struct reader *from)
+/* Read the place of a tensor in client memory. */
+static PyObject *get_place(const Messages *self, struct reader *from)
+{
+    const unsigned char *bytes;
+    int code = get_code(from);
+    Py_ssize_t size = code >= 0xc7 && code <= 0xc9 ? get_big_endian(from, 1 << (code - 0xc7)) : -1;
+    if (size < 0 || get_code(from) != self->place_code || !take(from, (size_t)size, &bytes))
+        return NULL;
+    PyObject *encoded = PyBytes_FromStringAndSize((const char *)bytes, size);
+    PyObject *place = encoded == NULL ? NULL : PyObject_CallOneArg(self->decode_place, encoded);
+    Py_XDECREF(encoded);
+    return place;
+}
+
+static PyObject *get_data(const Messages *self, struct reader *from)
 {
     const unsigned char *place;
+    if (from->at < from->end && *from->at >= 0xc7)
+        return get_place(self, from);
     int code = get_code(from);
     Py_ssize_t size = code >= 0xc4 && code <= 0xc6 ? get_big_endian(from, 1 << (code - 0xc4)) : -1;
     if (size < 0 || !take(from, (size_t)size, &place))
@@ -102,7 +119,7 @@ static PyObject *get_tuple(const Messages *self, struct reader *from, get_item g
 static PyObject *make(const Messages *self, enum struct_type type, PyObject **values, size_t count, PyObject *names)
 {
     int complete = 1;
-    size_t positional = count - (names == NULL ? 0 : 1);
+    size_t positional = count - (names == NULL ? 0 : (size_t)PyTuple_GET_SIZE(names));
     for (size_t i = 0; i < count; i++)
         complete &= values[i] != NULL;
     PyObject *made = complete ? PyObject_Vectorcall((PyObject *)self->types[type], values, positional, names) : NULL;
@@ -118,27 +135,35 @@ static PyObject *get_tensor(const Messages *self, struct reader *from)
     PyObject *values[4] = {get_text(from)};
     if (values[0] != NULL && (values[1] = get_text(from)) != NULL &&
         (values[2] = get_tuple(self, from, get_dimension)) != NULL)
-        values[3] = get_data(from);
+        values[3] = get_data(self, from);
     return make(self, TENSOR, values, 4, NULL);
 }
 
 static PyObject *get_output(const Messages *self, struct reader *from)
 {
-    PyObject *name = get_text(from);
-    return make(self, OUTPUT, &name, 1, NULL);
+    int placed = from->at < from->end && *from->at == 0x92;
+    from->at += placed;
+    PyObject *values[4] = {get_text(from), Py_NewRef(Py_None), PyLong_FromLong(0)};
+    values[3] = placed && values[0] != NULL ? get_place(self, from) : Py_NewRef(Py_None);
+    return make(self, OUTPUT, values, 4, NULL);
 }
 
 static PyObject *get_request(const Messages *self, struct reader *from, PyObject *deadline)
 {
-    if (get_array(self, from) != 5)
+    const unsigned char *rest;
+    Py_ssize_t size = get_array(self, from);
+    if (size != PLAIN_FIELDS && size != ALL_FIELDS)
         return NULL;
-    PyObject *values[6] = {get_text(from)};
+    PyObject *values[7] = {get_text(from)};
     if (values[0] != NULL && (values[1] = get_text(from)) != NULL &&
         (values[2] = get_tuple(self, from, get_tensor)) != NULL &&
         (values[3] = get_tuple(self, from, get_output)) != NULL)
         values[4] = get_text(from);
     values[5] = Py_NewRef(deadline);
-    return make(self, REQUEST, values, 6, self->deadline);
+    size_t left = sizeof WITH_REGIONS - 1;
+    if (size == PLAIN_FIELDS || (take(from, left, &rest) && memcmp(rest, WITH_REGIONS, left) == 0))
+        values[6] = PyBool_FromLong(size == ALL_FIELDS);
+    return make(self, REQUEST, values, 7, self->names);
 }
 
 static PyObject *get_response(const Messages *self, struct reader *from, PyObject *final)

@@ -97,9 +97,28 @@ static void put_dimension(struct writer *to, PyObject *number)
         put_big_endian(to, 0xcf, (uint64_t)value, 8);
 }
 
+/* Write the place of a tensor in client memory. */
+static void put_place(const Messages *self, struct writer *to, PyObject *place)
+{
+    PyObject *encoded = PyObject_CallOneArg(self->encode_place, place);
+    if (encoded != NULL && PyBytes_CheckExact(encoded)) {
+        put_size(to, (size_t)PyBytes_GET_SIZE(encoded), 0, 0, 0xc7);
+        put_big_endian(to, (int)self->place_code, 0, 0);
+        put_bytes(to, PyBytes_AS_STRING(encoded), (size_t)PyBytes_GET_SIZE(encoded));
+    } else {
+        PyErr_Clear();
+        to->failed = 1;
+    }
+    Py_XDECREF(encoded);
+}
+
 static void put_data(const Messages *self, struct writer *to, PyObject *data)
 {
     Py_buffer view;
+    if (data != NULL && Py_TYPE(data) == self->types[PLACE]) {
+        put_place(self, to, data);
+        return;
+    }
     if (data == NULL || !(PyBytes_CheckExact(data) || PyByteArray_CheckExact(data) || PyMemoryView_Check(data)) ||
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
         PyErr_Clear();
@@ -161,10 +180,15 @@ static void put_outputs(const Messages *self, struct writer *to, PyObject *outpu
     put_array(to, count);
     for (Py_ssize_t i = 0; i < count && !to->failed; i++) {
         PyObject *output = PyTuple_GET_ITEM(outputs, i);
-        if (Py_TYPE(output) != self->types[OUTPUT] || field(self, OUTPUT, output, 1) != Py_None)
-            to->failed = 1;
-        else
-            put_text(to, field(self, OUTPUT, output, 0));
+        PyObject *place = Py_TYPE(output) == self->types[OUTPUT] ? field(self, OUTPUT, output, 1) : NULL;
+        to->failed |= place == NULL;
+        if (to->failed)
+            break;
+        if (place != Py_None)
+            put_array(to, 2);
+        put_text(to, field(self, OUTPUT, output, 0));
+        if (place != Py_None)
+            put_place(self, to, place);
     }
 }
 
@@ -215,12 +239,14 @@ PyObject *request_frame(const Messages *self, PyObject *request, uint64_t stream
     struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0};
     if (Py_TYPE(request) != self->types[REQUEST] || !are_unset(&self->request, request))
         return NULL;
-    put_array(&to, 5);
+    int regions = field(self, REQUEST, request, 5) == Py_True;
+    put_array(&to, regions ? ALL_FIELDS : PLAIN_FIELDS);
     put_text(&to, field(self, REQUEST, request, 0));
     put_text(&to, field(self, REQUEST, request, 1));
     put_tensors(self, &to, field(self, REQUEST, request, 2));
     put_outputs(self, &to, field(self, REQUEST, request, 3));
     put_text(&to, field(self, REQUEST, request, 4));
+    put_bytes(&to, WITH_REGIONS, regions ? sizeof WITH_REGIONS - 1 : 0);
     return finished(self, &to, INFER, 0, stream, left);
 }
 

@@ -9,7 +9,7 @@
 static const char *const fields[TYPES][FIELDS + 1] = {
     [TENSOR] = {"name", "datatype", "shape", "data"},
     [OUTPUT] = {"name", "region"},
-    [REQUEST] = {"model_name", "model_version", "inputs", "outputs", "id"},
+    [REQUEST] = {"model_name", "model_version", "inputs", "outputs", "id", "regions"},
     [ANSWER] = {"model_name", "model_version", "outputs", "id", "parameters", "final"},
 };
 
@@ -62,13 +62,16 @@ static int bind_unset(struct unset *into, PyTypeObject *type, PyObject *names)
 
 static PyObject *new_messages(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    static char *keywords[] = {"tensor",         "output",   "request",     "response", "request_unset",
-                               "response_unset", "max_meta", "max_tensors", "in_meta",  NULL};
-    PyObject *types[TYPES], *request_unset, *response_unset;
-    Py_ssize_t max_meta, max_tensors, in_meta;
-    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!O!O!O!O!nnn", keywords, &PyType_Type, &types[TENSOR],
+    static char *keywords[] = {"tensor",     "output",        "request",        "response", "place",       "encode_place",
+                               "decode_place", "request_unset", "response_unset", "max_meta", "max_tensors", "in_meta",
+                               "place_code", NULL};
+    PyObject *types[TYPES], *encode_place, *decode_place, *request_unset, *response_unset;
+    Py_ssize_t max_meta, max_tensors, in_meta, place_code;
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!O!O!O!OOO!O!nnnn", keywords, &PyType_Type, &types[TENSOR],
                                      &PyType_Type, &types[OUTPUT], &PyType_Type, &types[REQUEST], &PyType_Type,
-                                     &types[ANSWER], &PyTuple_Type, &request_unset, &PyTuple_Type, &response_unset, &max_meta, &max_tensors, &in_meta))
+                                     &types[ANSWER], &PyType_Type, &types[PLACE], &encode_place, &decode_place,
+                                     &PyTuple_Type, &request_unset, &PyTuple_Type, &response_unset, &max_meta,
+                                     &max_tensors, &in_meta, &place_code))
         return NULL;
     Messages *self = (Messages *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -76,10 +79,11 @@ static PyObject *new_messages(PyTypeObject *type, PyObject *arguments, PyObject 
     self->max_meta = max_meta;
     self->max_tensors = max_tensors;
     self->in_meta = in_meta;
-    PyObject *name = PyUnicode_InternFromString("deadline");
-    self->deadline = name == NULL ? NULL : PyTuple_Pack(1, name);
-    Py_XDECREF(name);
-    int bound = self->deadline == NULL ? -1 : 0;
+    self->place_code = place_code;
+    self->encode_place = Py_NewRef(encode_place);
+    self->decode_place = Py_NewRef(decode_place);
+    self->names = Py_BuildValue("(ss)", "deadline", "regions");
+    int bound = self->names == NULL ? -1 : 0;
     for (int i = 0; i < TYPES && bound == 0; i++)
         bound = bind(self, i, types[i]);
     if (bound < 0 || bind_unset(&self->request, self->types[REQUEST], request_unset) < 0 ||
@@ -93,7 +97,9 @@ static void delete_messages(Messages *self)
     PyTypeObject *type = Py_TYPE(self);
     for (int i = 0; i < TYPES; i++)
         Py_XDECREF(self->types[i]);
-    Py_XDECREF(self->deadline);
+    Py_XDECREF(self->encode_place);
+    Py_XDECREF(self->decode_place);
+    Py_XDECREF(self->names);
     type->tp_free(self);
     Py_DECREF(type);
 }

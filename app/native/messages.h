@@ -11,7 +11,7 @@ enum { HEADER_SIZE = 32 };
 enum kind { INFER = 1, RESPONSE = 2 };
 enum { FINAL = 1 };
 
-enum struct_type { TENSOR, OUTPUT, REQUEST, ANSWER, TYPES };
+enum struct_type { TENSOR, OUTPUT, REQUEST, ANSWER, PLACE, TYPES };
 
 /* Where the fields are that have to be empty, zero or False. */
 struct unset {
@@ -23,11 +23,16 @@ typedef struct {
     PyTypeObject *types[TYPES];
     Py_ssize_t offsets[TYPES][FIELDS];
     struct unset request, response;
-    Py_ssize_t max_meta, max_tensors, in_meta;
-    PyObject *deadline; /* keyword names of a request with a deadline */
+    Py_ssize_t max_meta, max_tensors, in_meta, place_code;
+    PyObject *names;                        /* of the keywords by which a request is made */
+    PyObject *encode_place, *decode_place; /* of a tensor in client memory */
 } Messages;
 
 extern PyTypeObject *messages_type;
+
+/* The rest of the meta of a request whose `regions` is true, and no other field behind the id is set. */
+#define WITH_REGIONS "\x80\0\xc2\xc2\0\0\xa0\xc3\x90\xc2"
+enum { PLAIN_FIELDS = 5, ALL_FIELDS = PLAIN_FIELDS + sizeof WITH_REGIONS - 1 };
 
 /* Return a field, borrowed; NULL where it has no value. */
 static inline PyObject *field(const Messages *self, enum struct_type type, PyObject *object, int number)

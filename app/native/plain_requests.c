@@ -24,7 +24,7 @@ enum pending_field {
     PENDING_FIELDS
 };
 
-enum callable { SUBMIT, DELIVER, CANCEL, REFUSED, RECORD, SCHEDULER, QUEUE, IN_FLIGHT, OBJECTS };
+enum callable { SUBMIT, DELIVER, CANCEL, REFUSED, RECORD, READ, WRITE, SCHEDULER, QUEUE, IN_FLIGHT, OBJECTS };
 
 typedef struct {
     PyObject_HEAD
@@ -115,21 +115,43 @@ static int is_cleared_too(const PlainRequests *self)
     return 0;
 }
 
+/* Call with a request, and its response if that is not NULL. An exception is left to Python, which raises it again. */
+static PyObject *try_call(PlainRequests *self, enum callable number, PyObject *request, PyObject *response)
+{
+    PyObject *arguments[] = {request, response};
+    PyObject *made = PyObject_Vectorcall(self->objects[number], arguments, response == NULL ? 1 : 2, NULL);
+    if (made == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    return made;
+}
+
+/* Return the request with what it has in client memory; NULL for one that is not plainly right. */
+static PyObject *read_plain(PlainRequests *self, PyObject *request, Py_ssize_t *rows, Py_ssize_t *nbytes)
+{
+    PyTypeObject *type = self->messages->types[REQUEST];
+    if (Py_TYPE(request) != type)
+        return NULL;
+    PyObject *read = at(request, self->regions) == Py_True ? try_call(self, READ, request, NULL) : Py_NewRef(request);
+    *rows = read == NULL || Py_TYPE(read) != type ? 0 : plain_rows(self->check, read, nbytes);
+    if (*rows == 0)
+        Py_CLEAR(read);
+    return read;
+}
+
 static PyObject *submit(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
 {
     if (count != 2 || is_cleared_too(self)) {
         PyErr_SetString(PyExc_TypeError, "request, sink");
         return NULL;
     }
-    PyObject *request = arguments[0];
-    Py_ssize_t nbytes, rows = 0;
-    if (Py_TYPE(request) == self->messages->types[REQUEST] && at(request, self->regions) == Py_False)
-        rows = plain_rows(self->check, request, &nbytes);
-    if (rows == 0)
-        return PyObject_Vectorcall(self->objects[SUBMIT], arguments, 2, NULL);
+    Py_ssize_t nbytes, rows;
+    PyObject *request = read_plain(self, arguments[0], &rows, &nbytes);
+    if (request == NULL)
+        return PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->objects[SUBMIT], arguments, 2, NULL);
     PyObject *pending = new_pending(self, request, arguments[1], rows, nbytes);
     PyObject *cancel = pending == NULL ? NULL : accept(self, pending);
     Py_XDECREF(pending);
+    Py_DECREF(request);
     return cancel;
 }
 
@@ -139,7 +161,7 @@ static int is_plain(const PlainRequests *self, PyObject *pending, PyObject *resp
     if (Py_TYPE(pending) != self->pending || Py_TYPE(response) != self->messages->types[ANSWER])
         return 0;
     PyObject *request = *place(self, pending, INFER_REQUEST);
-    if (request == NULL || Py_TYPE(request) != self->messages->types[REQUEST] || at(request, self->regions) != Py_False)
+    if (request == NULL || Py_TYPE(request) != self->messages->types[REQUEST])
         return 0;
     PyObject *trace = at(request, self->trace);
     return trace != NULL && PyUnicode_CheckExact(trace) && PyUnicode_GET_LENGTH(trace) == 0 &&
@@ -184,18 +206,39 @@ static PyObject *respond(PlainRequests *self, PyObject *pending, PyObject *respo
     return done;
 }
 
+/* Return the response that is sent, once what client memory is to have is there; NULL for one that is not plain. */
+static PyObject *write_plain(PlainRequests *self, PyObject *pending, PyObject *response)
+{
+    if (!is_plain(self, pending, response))
+        return NULL;
+    PyObject *request = *place(self, pending, INFER_REQUEST);
+    if (at(request, self->regions) != Py_True)
+        return Py_NewRef(response);
+    /* The client of a cancelled request may already use its memory for something else. */
+    if (*place(self, pending, CANCELLED) != Py_False || PySet_Contains(self->objects[IN_FLIGHT], pending) != 1)
+        return NULL;
+    PyObject *written = try_call(self, WRITE, request, response);
+    if (written != NULL && !is_plain(self, pending, written))
+        Py_CLEAR(written);
+    return written;
+}
+
 static PyObject *deliver(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
 {
     if (count != 2 || is_cleared_too(self)) {
         PyErr_SetString(PyExc_TypeError, "pending request, response");
         return NULL;
     }
-    if (!is_plain(self, arguments[0], arguments[1]))
-        return PyObject_Vectorcall(self->objects[DELIVER], arguments, 2, NULL);
+    PyObject *response = write_plain(self, arguments[0], arguments[1]), *done = NULL;
+    if (response == NULL)
+        return PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->objects[DELIVER], arguments, 2, NULL);
     int in_flight = PySet_Discard(self->objects[IN_FLIGHT], arguments[0]);
-    if (in_flight <= 0) /* two threads of a backend finished it at the same moment */
-        return in_flight < 0 ? NULL : Py_NewRef(Py_None);
-    return record(self, arguments[0]) < 0 ? NULL : respond(self, arguments[0], arguments[1]);
+    if (in_flight == 0) /* two threads of a backend finished it at the same moment */
+        done = Py_NewRef(Py_None);
+    else if (in_flight > 0 && record(self, arguments[0]) == 0)
+        done = respond(self, arguments[0], response);
+    Py_DECREF(response);
+    return done;
 }
 
 static int bind_pending(PlainRequests *self, PyObject *pending)
@@ -216,13 +259,14 @@ static int bind_pending(PlainRequests *self, PyObject *pending)
 
 static PyObject *new_plain_requests(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    static char *keywords[] = {"messages", "check",   "pending", "name",      "version", "submit",    "deliver", "cancel",
-                               "refused",  "record", "scheduler", "responses", "in_flight", NULL};
+    static char *keywords[] = {"messages", "check",  "pending", "name",  "version",   "submit",    "deliver",   "cancel",
+                               "refused",  "record", "read",    "write", "scheduler", "responses", "in_flight", NULL};
     PyObject *messages, *check, *pending, *name, *version, *objects[OBJECTS];
-    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!O!UUOOOOOOOO!", keywords, messages_type, &messages,
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!O!UUOOOOOOOOOO!", keywords, messages_type, &messages,
                                      plain_check_type, &check, &PyType_Type, &pending, &name, &version, &objects[SUBMIT],
                                      &objects[DELIVER], &objects[CANCEL], &objects[REFUSED], &objects[RECORD],
-                                     &objects[SCHEDULER], &objects[QUEUE], &PySet_Type, &objects[IN_FLIGHT]))
+                                     &objects[READ], &objects[WRITE], &objects[SCHEDULER], &objects[QUEUE], &PySet_Type,
+                                     &objects[IN_FLIGHT]))
         return NULL;
     PlainRequests *self = (PlainRequests *)type->tp_alloc(type, 0);
     if (self == NULL)

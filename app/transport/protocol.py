@@ -2,7 +2,7 @@
 
 from typing import Final
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 ALIGNMENT: Final = 64
 """Bytes: tensors begin at multiples of it, in a frame's payload and in shared memory."""
 

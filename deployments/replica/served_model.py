@@ -81,6 +81,8 @@ class ServedModel:
                 cancel=self._cancel,
                 refused=self._count_refusal,
                 record=statistics.record_success,
+                read=read_inputs,
+                write=write_outputs,
                 scheduler=scheduler,
                 responses=self._responses,
                 in_flight=self._in_flight,

@@ -276,19 +276,21 @@ def _channel_bytes() -> bytes:
     )
 
 
-def _message_frames() -> tuple[bytes, bytes]:
-    tensor = Tensor("I", "INT32", (1, 300), b"abcd")
+def _message_frames() -> tuple[bytes, ...]:
+    tensor, place = Tensor("I", "INT32", (1, 300), b"abcd"), RegionSlice("r", 8, 4, "key", 9)
     request = InferRequest("m", "", (tensor,), (RequestedOutput("O"),), "id")
-    queues: tuple[list[Buffer], list[Buffer]] = ([], [])
+    placed, output = Tensor("I", "INT32", (1,), place), RequestedOutput("O", region=place)
+    shared = InferRequest("m", "", (placed,), (output,), "id", regions=True)
+    queue: list[Buffer] = []
     encoder = messages.FrameEncoder(TransportSettings(data_plane="python"), None)
-    encoder.request(queues[0], 1, request, 0)
-    encoder.response(queues[1], 1, InferResponse("m", "1", (tensor,), "id"))
-    return bytes(queues[0][0]), bytes(queues[1][0])
+    encoder.request(queue, 1, request, 0)
+    encoder.request(queue, 1, shared, 0)
+    encoder.response(queue, 1, InferResponse("m", "1", (tensor,), "id"))
+    return tuple(map(bytes, queue))
 
 
-def _message_metas() -> tuple[bytes, bytes]:
-    request, response = _message_frames()
-    return request[frames.HEADER_SIZE :], response[frames.HEADER_SIZE :]
+def _message_metas() -> tuple[bytes, ...]:
+    return tuple(frame[frames.HEADER_SIZE :] for frame in _message_frames())
 
 
 _compiled = compiled.compiled_messages(TransportSettings())

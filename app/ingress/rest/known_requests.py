@@ -47,7 +47,7 @@ class KnownRequests:
         if pattern is None or pattern.binary_size != len(data) - json_end:
             return
         holes = tuple((start + head_size, end + head_size, number) for start, end, number in pattern.holes)
-        fields = (route.model, route.version, pattern.outputs, pattern.id, pattern.parameters)
+        fields = (route.model, route.version, *pattern.fields)
         self._patterns.add(data, json_end, holes, pattern.inputs, fields, _Known(route, head, pattern))
 
 

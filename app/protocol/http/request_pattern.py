@@ -31,7 +31,7 @@ _PROBES: Final = ((b"i", 0), (b"jj", 1))
 """Two ids, and what two tensors are filled with."""
 _decode_list: Final = msgspec.json.Decoder(list).decode
 
-Source = Callable[[bytes], bytes] | bytes | None
+Source = Callable[[bytes], bytes] | bytes | RegionSlice | None
 """What reads a tensor out of a hole, or its data that is always the same; None for one behind the JSON."""
 
 
@@ -55,13 +55,14 @@ class PatternInput(NamedTuple):
 
 
 class RequestPattern(NamedTuple):
-    """The JSON of a request, and how the others with its look are read; see `HttpRequestTemplate`."""
+    """The JSON of a request, and how the others with its look are read; see `HttpRequestTemplate`.
+
+    `fields` are the request's outputs, id, parameters and `regions`.
+    """
 
     holes: tuple[Hole, ...]
     inputs: tuple[PatternInput, ...]
-    outputs: tuple[RequestedOutput, ...]
-    id: str
-    parameters: Parameters
+    fields: tuple[tuple[RequestedOutput, ...], str, Parameters, bool]
     binary_default: bool
     binary_size: int
     needs_json_encoding: bool
@@ -87,9 +88,7 @@ def find_pattern(json: bytes, max_input_size: int) -> RequestPattern | None:
     return RequestPattern(
         holes,
         tuple(inputs),
-        template.outputs,
-        template.id,
-        template.parameters,
+        (template.outputs, template.id, template.parameters, "regions" in template.reserved),
         template.binary_default,
         template.binary_size,
         template.needs_json_encoding,
@@ -97,7 +96,6 @@ def find_pattern(json: bytes, max_input_size: int) -> RequestPattern | None:
 
 
 def _pattern_input(entry: InputTemplate) -> PatternInput:
-    assert not isinstance(entry.data, RegionSlice), "a request with one has `regions`"
     return PatternInput(entry.name, entry.datatype, entry.shape, entry.start, entry.end, entry.data)
 
 
@@ -107,10 +105,9 @@ def _read(json: bytes, max_input_size: int) -> HttpRequestTemplate | None:
 
 
 def _is_simple(template: HttpRequestTemplate) -> bool:
-    """Return whether a request has no reserved parameters, regions and classifications."""
-    return not template.reserved and not any(
-        output.classification or output.region is not None for output in template.outputs
-    )
+    """Return whether a request has no reserved parameters and classifications."""
+    classifies = any(output.classification for output in template.outputs)
+    return template.reserved.keys() <= {"regions"} and not classifies
 
 
 def _find_holes(json: bytes, template: HttpRequestTemplate) -> tuple[Hole, ...]:
@@ -119,7 +116,7 @@ def _find_holes(json: bytes, template: HttpRequestTemplate) -> tuple[Hole, ...]:
     holes = [Hole(*found[0], ID)] if own else []
     position = 0
     for number, raw in enumerate(read_data(json)):
-        if template.inputs[number].data is None:
+        if not isinstance(template.inputs[number].data, bytes):
             continue
         match = re.compile(rb'(?<!\\)"data"\s*:\s*(' + re.escape(raw) + rb")").search(json, position)
         if match is not None:

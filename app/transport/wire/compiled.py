@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING, Final
 
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.native.choice import is_native
 from app.transport.settings import TransportSettings
-from app.transport.wire.tensors import IN_META, MAX_TENSORS
+from app.transport.wire.tensors import IN_META, MAX_TENSORS, PLACE, decode_place, encode_place
 
 if TYPE_CHECKING:
     from app.native.extension import Messages
 
-_NOT_IN_META: Final = ("deadline", "rollout")
-"""Fields of a request that its meta does not have."""
+_NOT_UNSET: Final = ("regions", "deadline", "rollout")
+"""Fields of a request whose value is written, or is not in its meta."""
 
 
 def compiled_messages(settings: TransportSettings) -> "Messages | None":
@@ -25,9 +25,13 @@ def compiled_messages(settings: TransportSettings) -> "Messages | None":
         RequestedOutput,
         InferRequest,
         InferResponse,
-        request_unset=tuple(name for name in InferRequest.__struct_fields__[5:] if name not in _NOT_IN_META),
+        RegionSlice,
+        encode_place,
+        decode_place,
+        request_unset=tuple(name for name in InferRequest.__struct_fields__[5:] if name not in _NOT_UNSET),
         response_unset=InferResponse.__struct_fields__[6:],
         max_meta=settings.max_meta_bytes,
         max_tensors=MAX_TENSORS,
         in_meta=IN_META,
+        place_code=PLACE,
     )

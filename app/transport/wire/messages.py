@@ -1,7 +1,8 @@
 """Requests and responses as frames: how each is written and read.
 
-Where the extension is compiled, it reads and writes small messages without parameters, failures and shared
-memory, and leaves all others, malformed ones too, to this module: so also those that have a new field set.
+Where the extension is compiled, it reads and writes small messages without parameters and failures, their
+tensors in the message or in client memory, and leaves all others, malformed ones too, to this module: so also
+those that have a new field set.
 
 The meta of either is a msgpack array that ends early when the rest has default values; `_WireRequest` and
 `_WireResponse` say in which order its elements come. To add a field to requests: add it to `InferRequest` and
@@ -12,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+from msgspec.msgpack import Ext
 
 from app.core.errors import Failure, internal, invalid_arg
 from app.core.tensors import (
@@ -19,7 +21,6 @@ from app.core.tensors import (
     InferRequest,
     InferResponse,
     Parameters,
-    RegionSlice,
     RequestedOutput,
     Timestamps,
     TracedCall,
@@ -30,7 +31,15 @@ from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.compiled import compiled_messages
 from app.transport.wire.frames import FINAL, HEADER, ZEROS, Frame, Kind, padded
-from app.transport.wire.tensors import MAX_TENSORS, Description, TensorWriter, WireTensors, read_tensors
+from app.transport.wire.tensors import (
+    MAX_TENSORS,
+    Description,
+    TensorWriter,
+    WireTensors,
+    read_place,
+    read_tensors,
+    write_place,
+)
 
 if TYPE_CHECKING:
     from app.native.extension import Messages
@@ -38,7 +47,8 @@ if TYPE_CHECKING:
 _INFER: Final = int(Kind.INFER)
 _RESPONSE: Final = int(Kind.RESPONSE)
 
-_WireOutput = str | tuple[str, RegionSlice]
+_WireOutput = str | tuple[str, Ext]
+"""A name; with its place, as `WireTensor.data` has it, for an output in client memory."""
 
 
 class _WireRequest(msgspec.Struct, array_like=True, gc=False):
@@ -110,7 +120,7 @@ class FrameEncoder:
         try:
             size = self._tensors.write(request.inputs, tensors, payload)
             outputs = request.outputs and [
-                o.name if o.region is None else (o.name, o.region) for o in request.outputs
+                o.name if o.region is None else (o.name, write_place(o.region)) for o in request.outputs
             ]
             if len(outputs) > MAX_TENSORS:
                 raise ValueError(f"{len(outputs)} requested outputs are more than {MAX_TENSORS}")
@@ -186,15 +196,17 @@ def decode_request(
             return request
     try:
         wire = _decode_request(frame.meta)
+        inputs = read_tensors(wire.inputs, frame, arena, borrower)
+        outputs = [
+            RequestedOutput(o) if isinstance(o, str) else RequestedOutput(o[0], region=read_place(o[1]))
+            for o in wire.outputs
+        ]
     except UNDECODABLE as error:
         raise ProtocolError(f"malformed request: {error}") from error
-    outputs = [
-        RequestedOutput(o) if isinstance(o, str) else RequestedOutput(o[0], region=o[1]) for o in wire.outputs
-    ]
     return InferRequest(
         wire.model_name,
         wire.model_version,
-        read_tensors(wire.inputs, frame, arena, borrower),
+        inputs,
         tuple(outputs),
         wire.id,
         *(*_optional(wire), deadline),
@@ -219,12 +231,13 @@ def decode_response(
             return response
     try:
         wire = _decode_response(frame.meta)
+        outputs = read_tensors(wire.outputs, frame, arena, borrower)
     except UNDECODABLE as error:
         raise ProtocolError(f"malformed response: {error}") from error
     return InferResponse(
         wire.model_name,
         wire.model_version,
-        read_tensors(wire.outputs, frame, arena, borrower),
+        outputs,
         wire.id,
         wire.parameters,
         final,

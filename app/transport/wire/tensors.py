@@ -6,13 +6,14 @@ A frame's meta describes each tensor as `[name, datatype, shape, data]`, where d
 - an integer: in the payload, that many bytes, behind those of the tensors before it.
 - `[offset, size]`: in the sender's arena.
 - `[offset, size, arena, key]`: in an arena that the sender lends from (`lending.py`).
-- a `RegionSlice`: in memory that the client shares.
+- an extension type, which has a `RegionSlice` in msgpack: in memory that the client shares.
 """
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec.msgpack import Ext
 
 from app.core.tensors import Buffer, RegionSlice, Tensor
 from app.transport.memory.arena import ArenaReader, ArenaWriter
@@ -35,9 +36,13 @@ class WireTensor(msgspec.Struct, array_like=True, gc=False):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes | int | Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=4)] | RegionSlice
+    data: bytes | int | Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=4)] | Ext
 
 
+PLACE: Final = 1
+"""The extension type."""
+encode_place: Final = msgspec.msgpack.Encoder().encode
+decode_place: Final = msgspec.msgpack.Decoder(RegionSlice).decode
 WireTensors = Annotated[tuple[WireTensor, ...], msgspec.Meta(max_length=MAX_TENSORS)]
 Description = tuple[str, str, tuple[int, ...], Any]
 """A `WireTensor` on its way out."""
@@ -64,7 +69,9 @@ class TensorWriter:
         for tensor in tensors:
             data = tensor.data
             nbytes = data.nbytes if type(data) is memoryview else len(data)
-            if nbytes > IN_META and type(data) is not RegionSlice:
+            if type(data) is RegionSlice:
+                data = write_place(data)
+            elif nbytes > IN_META:
                 where = self._share(data, nbytes) if nbytes >= self._threshold else None
                 if where is None:
                     gap = padded(size) - size
@@ -107,6 +114,7 @@ def read_tensors(
 
     Raises:
         ProtocolError: a tensor is not where its description says.
+        msgspec.DecodeError: a place in client memory is malformed.
     """
     tensors: list[Tensor] = []
     position = 0
@@ -119,10 +127,29 @@ def read_tensors(
             data, position = _from_payload(frame, position, data), position + data
         elif type(data) is tuple:
             data = _from_shared_memory(data, arena, borrower)
+        else:
+            data = read_place(data)
         tensors.append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
     if position != len(frame.payload):
         raise ProtocolError(f"payload of {len(frame.payload)} bytes, but its tensors have {position}")
     return tuple(tensors)
+
+
+def write_place(place: RegionSlice) -> Ext:
+    """Return the description of a place in client memory."""
+    return Ext(PLACE, encode_place(place))
+
+
+def read_place(described: Ext) -> RegionSlice:
+    """Return the place in client memory that `write_place` has described.
+
+    Raises:
+        ProtocolError: it is of another extension type.
+        msgspec.DecodeError: it is malformed.
+    """
+    if described.code != PLACE:
+        raise ProtocolError(f"extension type {described.code}")
+    return decode_place(described.data)
 
 
 def _from_shared_memory(

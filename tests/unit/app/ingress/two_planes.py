@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from app.core.inference import Sink
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, RegionSlice
 from app.ingress.http1.connection import HttpConnection
 from app.ingress.http1.exchange import FixedRoute, Route
 from app.ingress.rest.front import HttpFront
@@ -161,7 +161,14 @@ class Planes:
         return seen[0][1], recognised
 
     def _identity(self, request: InferRequest) -> list[InferResponse]:
-        return [self.python.fake.answer(request)]
+        answer = self.python.fake.answer(request)
+        written = {output.name for output in request.outputs if output.region is not None}
+        outputs = []
+        for tensor in answer.outputs:
+            data = bytes(len(tensor.data)) if isinstance(tensor.data, RegionSlice) else tensor.data
+            data = b"" if tensor.name in written else data
+            outputs.append(msgspec.structs.replace(tensor, data=data))
+        return [msgspec.structs.replace(answer, outputs=tuple(outputs))]
 
     def learn(self, data: bytes, answer: Answer | None = None) -> None:
         """Have requests like this one recognised."""
@@ -172,7 +179,12 @@ class Planes:
 
 def plain(request: InferRequest) -> InferRequest:
     """Return a request that equals any other with the same content."""
-    inputs = [msgspec.structs.replace(tensor, data=bytes(tensor.data)) for tensor in request.inputs]
+    inputs = [
+        tensor
+        if isinstance(tensor.data, RegionSlice)
+        else msgspec.structs.replace(tensor, data=bytes(tensor.data))
+        for tensor in request.inputs
+    ]
     return msgspec.structs.replace(request, inputs=tuple(inputs))
 
 

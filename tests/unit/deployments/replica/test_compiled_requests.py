@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.request_check import RequestChecker
-from app.core.errors import FailureReason, InferError
+from app.core.errors import FailureReason, InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
 from app.transport.settings import TransportSettings
 from app.transport.wire.compiled import compiled_messages
@@ -105,7 +105,30 @@ class Model:
         assert make is not None
         names = ("submit", "deliver", "cancel", "refused", "record")
         called: dict[str, Any] = {name: self.recorded(name) for name in names}
-        self.compiled = make(**called, scheduler=Scheduler(self), responses=self, in_flight=self.in_flight)
+        self.compiled = make(
+            **called,
+            read=self.read,
+            write=self.write,
+            scheduler=Scheduler(self),
+            responses=self,
+            in_flight=self.in_flight,
+        )
+
+    def read(self, request: InferRequest) -> InferRequest:
+        """Return the request with the bytes of `PLACE`, as `read_inputs` does."""
+        self.calls.append(("read", (request,)))
+        if any(tensor.data == GONE for tensor in request.inputs):
+            raise invalid_arg("gone")
+        inputs = tuple(msgspec.structs.replace(tensor, data=FITTING.data) for tensor in request.inputs)
+        return msgspec.structs.replace(request, inputs=inputs)
+
+    def write(self, request: InferRequest, response: InferResponse) -> InferResponse:
+        """Return the response without the data, as `write_outputs` does."""
+        self.calls.append(("write", (request, response)))
+        if not response.outputs:
+            return failed(invalid_arg("gone"))
+        outputs = tuple(msgspec.structs.replace(tensor, data=b"") for tensor in response.outputs)
+        return msgspec.structs.replace(response, outputs=outputs)
 
     def recorded(self, name: str) -> Any:
         def call(*arguments: Any) -> str:
@@ -126,6 +149,8 @@ class Scheduler:
 
 
 PLAIN = InferRequest("m", "", (FITTING,), id="id")
+PLACE, GONE = RegionSlice("r", 0, 8), RegionSlice("gone", 0, 8)
+SHARED = InferRequest("m", "", (Tensor("A", "FP32", (2, 1), PLACE),), id="id", regions=True)
 
 
 def values(pending: QueuedRequest) -> dict[str, Any]:
@@ -149,7 +174,7 @@ def test_a_queued_request_is_made_as_by_python() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"regions": True}, {"inputs": ()}, {"outputs": (RequestedOutput("P"),)}, {"inputs": (FITTING,) * 2}],
+    [{"inputs": ()}, {"outputs": (RequestedOutput("P"),)}, {"inputs": (FITTING,) * 2}],
 )
 def test_other_requests_are_left_to_python(change: dict[str, Any]) -> None:
     model = Model()
@@ -157,6 +182,45 @@ def test_other_requests_are_left_to_python(change: dict[str, Any]) -> None:
     submitted: object = model.compiled.submit(request, print)
     assert submitted == "submit"
     assert model.calls == [("submit", (request, print))] and not model.submitted
+
+
+def test_tensors_in_client_memory_are_read_and_written() -> None:
+    model = Model()
+    model.compiled.submit(SHARED, model.recorded("sink"))
+    (pending,) = model.submitted
+    expected = QueuedRequest(model.read(SHARED), print, model, 2)  # type: ignore[arg-type]
+    assert pending.infer == expected.infer and (pending.rows, pending.nbytes) == (2, 8)
+    model.calls.clear()
+    response = InferResponse("other", "9", (FITTING,))
+    model.compiled.deliver(pending, response)
+    model.compiled.deliver(pending, response)
+    empty = Tensor("A", "FP32", (2, 1), b"")
+    written, record, sent, again = model.calls
+    assert written == ("write", (pending.infer, response)) and record[0] == "record"
+    assert sent == ("sink", (InferResponse("m", "3", (empty,), "id"),))
+    assert again == ("deliver", (pending, response)), "it is not written again here"
+
+
+@pytest.mark.parametrize("change", [{"inputs": ()}, {"inputs": (Tensor("A", "FP32", (2, 1), GONE),)}])
+def test_client_memory_that_cannot_be_read_is_left_to_python(change: dict[str, Any]) -> None:
+    model = Model()
+    request = msgspec.structs.replace(SHARED, **change)
+    submitted: object = model.compiled.submit(request, print)
+    assert submitted == "submit" and not model.submitted
+    assert model.calls == [("read", (request,)), ("submit", (request, print))]
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_client_memory_that_cannot_be_written_is_left_to_python(cancelled: bool) -> None:
+    model = Model()
+    model.compiled.submit(SHARED, print)
+    (pending,) = model.submitted
+    pending.cancelled = cancelled
+    model.calls.clear()
+    response = InferResponse("m", "3", (FITTING,) if cancelled else ())
+    model.compiled.deliver(pending, response)
+    tried = [] if cancelled else [("write", (pending.infer, response))]
+    assert model.calls == [*tried, ("deliver", (pending, response))] and model.in_flight == {pending}
 
 
 def test_a_refusal_is_told_and_raised() -> None:
@@ -214,6 +278,14 @@ def test_requests_leave_nothing_behind() -> None:
         model.compiled.deliver(pending, failed(ValueError()))
         pending.sink = model.recorded("sink")
         model.compiled.deliver(pending, InferResponse("m", "1", (FITTING,)))
+        model.refuses = False
+        model.compiled.submit(SHARED, print)
+        pending = model.submitted.pop()
+        pending.sink = model.recorded("sink")
+        model.compiled.deliver(pending, InferResponse("m", "1"))
+        model.compiled.deliver(pending, InferResponse("m", "1", (FITTING,)))
+        lost = msgspec.structs.replace(SHARED, inputs=(Tensor("A", "FP32", (2, 1), GONE),))
+        model.compiled.submit(lost, print)
         model.calls.clear()
 
     for _ in range(3):
@@ -235,7 +307,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises((TypeError, OverflowError)):
         PlainCheck(messages, 1, (("A", "FP32", 4, (2**70,), False),), frozenset())
     parts: dict[str, Any] = dict.fromkeys(
-        ("submit", "deliver", "cancel", "refused", "record", "scheduler", "responses"), print
+        ("submit", "deliver", "cancel", "refused", "record", "read", "write", "scheduler", "responses"), print
     )
     with pytest.raises(AttributeError):
         PlainRequests(messages, CHECKS[0][1], int, "m", "1", **parts, in_flight=set())

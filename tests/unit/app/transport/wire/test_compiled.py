@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
-from app.transport.wire.compiled import _NOT_IN_META, compiled_messages
+from app.transport.wire.compiled import compiled_messages
 from app.transport.wire.frames import FINAL, HEADER_SIZE, Frame, Kind
 from app.transport.wire.messages import (
     FrameEncoder,
@@ -32,6 +32,15 @@ python = FrameEncoder(TransportSettings(data_plane="python"), None)
 
 TENSOR = Tensor("I", "FP32", (1, 70_000), b"\0\0\x80?")
 REQUEST = InferRequest("model", "", (TENSOR,), (RequestedOutput("O"),), "id")
+PLACE = RegionSlice("r", 2**40, 4, "/key", 7, b"handle", 1)
+SHARED = InferRequest(
+    "model",
+    "",
+    (TENSOR, Tensor("J", "FP32", (1,), PLACE)),
+    (RequestedOutput("O"), RequestedOutput("P", region=RegionSlice("p" * 300, 0, 4))),
+    "id",
+    regions=True,
+)
 RESPONSE = InferResponse("model", "1", (TENSOR,), "id", final=False)
 
 responses = st.builds(
@@ -87,6 +96,10 @@ def test_sizes_at_every_bound_of_the_encoding(size: int) -> None:
 def test_ordinary_messages_are_not_left_to_python() -> None:
     written = messages.write_request(REQUEST, 1, 0)
     assert messages.read_request(written[HEADER_SIZE:], 1.5) == msgspec.structs.replace(REQUEST, deadline=1.5)
+    queue: list[Any] = []
+    python.request(queue, 1, SHARED, 0)
+    assert messages.write_request(SHARED, 1, 0) == b"".join(queue)
+    assert messages.read_request(meta_of(SHARED), 1.5) == msgspec.structs.replace(SHARED, deadline=1.5)
     written = messages.write_response(RESPONSE, 1)
     assert messages.read_response(memoryview(written)[HEADER_SIZE:], False) == RESPONSE
 
@@ -101,7 +114,8 @@ def test_ordinary_messages_are_not_left_to_python() -> None:
         {"priority": 1},
         {"timeout_us": 1},
         {"trace": "-"},
-        {"regions": True},
+        {"regions": True, "trace": "-"},
+        {"regions": True, "deadline": 1.0, "chain": ("m",)},
         {"chain": ("m",)},
         {"mirrored": True},
         {"id": "\ud800"},
@@ -113,9 +127,9 @@ def test_ordinary_messages_are_not_left_to_python() -> None:
         {"inputs": (Tensor("I", "FP32", (2**63,), b""),)},
         {"inputs": (Tensor("I", "FP32", (1,), bytes(IN_META + 1)),)},
         {"inputs": (Tensor("I", "FP32", (1,), memoryview(b"abcd")[::2]),)},
-        {"inputs": (Tensor("I", "FP32", (1,), RegionSlice("r", 0, 4)),)},
+        {"inputs": (Tensor("I", "FP32", (1,), RegionSlice("\ud800", 0, 4)),)},
+        {"outputs": (REQUEST,)},
         {"inputs": (Tensor("I", "FP32", (1,), bytes(IN_META)),) * 3},
-        {"outputs": (RequestedOutput("O", region=RegionSlice("r", 0, 4)),)},
         {"outputs": (RequestedOutput("O"),) * (MAX_TENSORS + 1)},
     ],
 )
@@ -159,7 +173,7 @@ def test_any_meta_is_read_as_by_python_or_left_to_it(meta: bytes) -> None:
     check_reading(meta)
 
 
-@given(st.one_of(requests, responses), st.data())
+@given(st.one_of(requests, responses, st.just(SHARED)), st.data())
 def test_changed_metas_are_read_as_by_python_or_left_to_it(message: Any, data: st.DataObject) -> None:
     meta = bytearray(meta_of(message))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -180,15 +194,18 @@ def test_each_response_has_parameters_of_its_own() -> None:
 
 
 def test_malformed_metas_leave_nothing_behind() -> None:
-    metas = [meta_of(m)[:n] for m in (REQUEST, RESPONSE) for n in range(len(meta_of(m)) + 1)]
-    metas += [meta_of(m) + b"\0" for m in (REQUEST, RESPONSE)]
+    written = [meta_of(message) for message in (REQUEST, SHARED, RESPONSE)]
+    metas = [meta[:n] for meta in written for n in range(len(meta) + 1)]
+    metas += [meta + b"\0" for meta in written]
 
     def run() -> None:
         for meta in metas:
             messages.read_request(meta, 1.5)
             messages.read_response(meta, True)
         messages.write_request(REQUEST, 1, 0)
+        messages.write_request(SHARED, 1, 0)
         messages.write_request(msgspec.structs.replace(REQUEST, id="\ud800"), 1, 0)
+        messages.write_request(msgspec.structs.replace(SHARED, id="\ud800"), 1, 0)
         messages.write_response(RESPONSE, 1)
 
     for _ in range(3):
@@ -213,14 +230,14 @@ def test_arguments_are_checked() -> None:
 
 
 def test_types_with_other_fields_are_refused() -> None:
-    types = (Tensor, RequestedOutput, InferRequest, InferResponse)
-    limits = (1, 1, 1)
+    types = (Tensor, RequestedOutput, InferRequest, InferResponse, RegionSlice, print, print)
+    limits = (1, 1, 1, 1)
     with pytest.raises(AttributeError):
-        extension.Messages(int, int, int, int, (), (), *limits)
+        extension.Messages(int, int, int, int, int, print, print, (), (), *limits)
     with pytest.raises(TypeError, match="has no slot 'name'"):
         extension.Messages(type("Plain", (), {"name": ""}), *types[1:], (), (), *limits)
     with pytest.raises(TypeError):
-        extension.Messages(1, 2, 3, 4, (), (), *limits)
+        extension.Messages(1, 2, 3, 4, 5, print, print, (), (), *limits)
     with pytest.raises(AttributeError, match="unknown"):
         extension.Messages(*types, ("unknown",), (), *limits)
     with pytest.raises(TypeError):
@@ -233,7 +250,8 @@ def test_every_field_of_the_metas_is_known() -> None:
     """A field that was added would be lost otherwise."""
     assert Tensor.__struct_fields__ == ("name", "datatype", "shape", "data")
     assert _WireRequest.__struct_fields__[:5] == InferRequest.__struct_fields__[:5]
-    assert set(_WireRequest.__struct_fields__[5:]) == set(InferRequest.__struct_fields__[5:]) - set(
-        _NOT_IN_META
-    )
+    assert set(_WireRequest.__struct_fields__[5:]) == set(InferRequest.__struct_fields__[5:]) - {
+        "deadline",
+        "rollout",
+    }
     assert {*_WireResponse.__struct_fields__, "final"} == set(InferResponse.__struct_fields__)
