@@ -94,8 +94,7 @@ def execute_merged(backend: ArrayBackend, instance: Instance, requests: Sequence
         for request in requests:
             _execute_alone(backend, instance, request)
         return
-    for request, response in zip(requests, responses, strict=True):
-        request.reply(response)
+    instance.reply_all(requests, responses)
 
 
 def backend_failure(error: Exception) -> Failure:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from backends.signature import Signature
 
 Reply = Callable[[InferResponse], None]
+ReplyAll = Callable[[Sequence["Request"], Sequence[InferResponse]], None]
 
 
 class Model:
@@ -132,6 +133,7 @@ class Instance:
             an input is joined, also of a single request; it is overwritten by the next batch. None allocates
             an array for each batch.
         deferred_completion: completes the previous batch once the inputs of this execution are in place.
+        reply_all: replies to requests, each with its final response; costs less than their `reply`.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
             compute_infer and compute_output. Left at 0, all of it counts as compute_infer.
@@ -161,6 +163,7 @@ class Instance:
         self.lost: Callable[[Callable[[], object]], None] = _ignore
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
         self.deferred_completion: Callable[[], object] | None = None
+        self.reply_all: ReplyAll = reply_each
         self.compute_start_ns = 0
         self.compute_end_ns = 0
 
@@ -232,6 +235,12 @@ class Request:
         if response.final:
             self.answered = True
         self._reply(response)
+
+
+def reply_each(requests: Sequence[Request], responses: Sequence[InferResponse]) -> None:
+    """Reply to each request with its final response."""
+    for request, response in zip(requests, responses, strict=True):
+        request.reply(response)
 
 
 class Backend(ABC):

@@ -72,13 +72,21 @@ class Signature:
         self.names = [output.name for output in self.outputs]
         self.reshaped = self.reshapes or any(output.reshaped for output in self.outputs)
         self._fitting: dict[str, Shape] = {}  # each output's last shape, which mostly is the next one's
+        no_names: Sequence[RequestedOutput] = ()
+        self._selected = no_names, self.outputs  # the last selection; both at once, as instances share it
 
     def select(self, requested: Sequence[RequestedOutput]) -> tuple[Output, ...]:
         """Return the outputs of a response to a request for `requested`; an empty list asks for all."""
         if not requested:
             return self.outputs
+        last, selected = self._selected
+        if requested == last:
+            return selected
         wanted = {output.name for output in requested}
-        return tuple(output for output in self.outputs if output.is_state or output.name in wanted)
+        found = tuple(output for output in self.outputs if output.is_state or output.name in wanted)
+        selected = self.outputs if len(found) == len(self.outputs) else found
+        self._selected = requested, selected
+        return selected
 
     def model_shape(self, name: str, shape: Shape) -> Shape:
         """Return the shape in which the framework sees an input of the client's `shape`."""

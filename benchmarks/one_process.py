@@ -59,8 +59,8 @@ class Handle:
 class StaticRouter(Router):
     """Router that knows its replicas from the start, in place of Serve's reports."""
 
-    def __init__(self, addresses: dict[str, str]) -> None:
-        super().__init__(NODE, KEY, TransportSettings(data_plane="python"))
+    def __init__(self, addresses: dict[str, str], data_plane: str = "auto") -> None:
+        super().__init__(NODE, KEY, TransportSettings(data_plane=data_plane))
         self._metadata = {"node_id": NODE, **addresses}
 
     def _watch_replicas(self, deployment: str, application: str) -> Any:
@@ -71,13 +71,14 @@ class StaticRouter(Router):
 class OneProcess:
     """A server of one identity model."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, data_plane: str = "python") -> None:
+        self._transport = TransportSettings(data_plane=data_plane)
         self.http_port, self.grpc_port = free_ports(2)
         self._replica, self._ingress = LoopThread("replica"), LoopThread("ingress")
         config = normalise(text_format.Parse(CONFIG, mc.ModelConfig()))
         (directory / "1").mkdir()
         model = MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY, ""
-        spec = ModelSpec(*model, transport=TransportSettings(data_plane="python"))
+        spec = ModelSpec(*model, transport=self._transport)
         self._served = load_model(spec, self._replica)
         addresses = self._replica.call(self._listen(directory))
         self._fronts: list[Front] = []
@@ -92,9 +93,7 @@ class OneProcess:
 
     async def _listen(self, directory: Path) -> dict[str, str]:
         await self._served.open()
-        self._channels = ChannelServer(
-            ReplicaHandler(self._served), KEY, TransportSettings(data_plane="python")
-        )
+        self._channels = ChannelServer(ReplicaHandler(self._served), KEY, self._transport)
         unix, tcp = await self._channels.listen(str(directory / "private" / "replica.sock"), "127.0.0.1")
         return {"unix": unix, "tcp": tcp}
 
@@ -105,10 +104,10 @@ class OneProcess:
                 "http_port": self.http_port,
                 "grpc_port": self.grpc_port,
                 "allow_metrics": False,
-                "data_plane": "python",
+                "data_plane": self._transport.data_plane,
             }
         )
-        self._router = StaticRouter(addresses)
+        self._router = StaticRouter(addresses, self._transport.data_plane)
         repository: Any = None  # nobody asks for one here
         service = RoutedInferenceService(settings, self._router, repository)
         config = self._served.config.SerializeToString()
@@ -164,9 +163,9 @@ class Callers:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[Callers]:
+def running(directory: Path, data_plane: str = "python") -> Iterator[Callers]:
     """Start a server and its callers."""
-    server = OneProcess(directory)
+    server = OneProcess(directory, data_plane)
     try:
         callers = Callers(server.http_port, server.grpc_port)
         try:

@@ -5,7 +5,8 @@
 
 Of one small request, answered before the next is sent, all threads together: bytecodes, calls of Python and C
 functions, blocks allocated, objects left in cycles, which stay until the garbage collector looks. Of a large
-tensor, per byte of it: bytes allocated, bytes put into shared memory, bytes sent over the channel.
+tensor, per byte of it: bytes allocated, bytes put into shared memory, bytes sent over the channel. Where the
+data plane is compiled, bytecodes and calls of that one too: what C does is not counted, what it calls is.
 `tests/unit/test_path.py` fails when one grows by more than `MARGIN`.
 
 They hold for one version of Python, and say nothing of what a bytecode, a call or a system call costs:
@@ -27,6 +28,7 @@ from typing import Any
 from unittest.mock import patch
 
 from app.ingress.net import listener
+from app.native.choice import is_native
 from app.transport.channel.connection import Connection
 from app.transport.memory.arena import ArenaWriter
 from benchmarks.counting import Counter, Work
@@ -36,6 +38,7 @@ from benchmarks.report import table
 LIMITS = Path(__file__).with_name("path_limits.json")
 PYTHON = ".".join(platform.python_version_tuple()[:2])
 PROTOCOLS = ("http", "grpc")
+NATIVE = tuple(f"{protocol} native" for protocol in PROTOCOLS)
 MARGIN = 0.15
 SMALL, LARGE = 16, 1 << 20
 """Elements of four bytes."""
@@ -76,6 +79,15 @@ class Crossing:
 
 def measure() -> dict[str, Threads]:
     """Return figures by protocol and thread; those of "all" are the sums."""
+    found = _measure("python", figures)
+    if is_native("auto"):
+        found |= zip(NATIVE, _measure("native", few_figures).values(), strict=True)
+    return found
+
+
+def _measure(
+    data_plane: str, figures: Callable[[str, Callers, Counter, Crossing], Threads]
+) -> dict[str, Threads]:
     counter, crossing = Counter(), Crossing()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(LONG_S)  # a thread goes on until it waits: nothing depends on the clock
@@ -85,7 +97,7 @@ def measure() -> dict[str, Threads]:
             counter.installed(),
             crossing.counted(),
             patch.object(listener, "_CHECK_INTERVAL_S", LONG_S),
-            running(Path(directory)) as callers,
+            running(Path(directory), data_plane) as callers,
             uncollected(),
         ):
             return {protocol: figures(protocol, callers, counter, crossing) for protocol in PROTOCOLS}
@@ -122,6 +134,14 @@ def figures(protocol: str, callers: Callers, counter: Counter, crossing: Crossin
     total["slabs"] = (crossing.slabs - before[0]) / nbytes
     total["channel"] = (crossing.channel - before[1]) / nbytes
     return {**{name: thread for name, thread in found.items() if thread["bytecodes"]}, "all": total}
+
+
+def few_figures(protocol: str, callers: Callers, counter: Counter, _: Crossing) -> Threads:
+    """Return bytecodes and calls alone."""
+    callers.send(protocol, SMALL, WARM_UP)
+    small = per(REQUESTS, counter.of(lambda: callers.send(protocol, SMALL, REQUESTS)), "bytecodes", "calls")
+    total = {figure: sum(thread[figure] for thread in small.values()) for figure in ("bytecodes", "calls")}
+    return {**{name: thread for name, thread in small.items() if thread["bytecodes"]}, "all": total}
 
 
 def per(count: int, threads: Mapping[str, Work], *names: str) -> Threads:

@@ -7,12 +7,13 @@ Everything runs on the data-plane loop. Durations are nanoseconds, as in Triton'
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import add, or_
 from time import time_ns
 from typing import Annotated, Any, Final, Literal, TypeVar, get_type_hints
 
 import msgspec
+import numpy as np
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.durations import MANY, RequestDurations
@@ -44,6 +45,8 @@ _RECENT: Final = 16
 _OUTLIER: Final = 4
 """A duration counts for at most so many times the mean."""
 _MILLISECOND: Final = 1e6
+_MANY: Final = 6 * 512
+"""Numbers of executions, six for each, that are counted at a time."""
 
 
 class MovingMean:
@@ -57,12 +60,13 @@ class MovingMean:
 
     def add(self, value: float) -> None:
         """Add a value."""
+        count, mean = self._count, self.value
         # A first execution often takes far longer than the others: frameworks prepare something then.
-        if self._count > 1:  # nor does one that the operating system interrupted say much
-            value = min(value, _OUTLIER * self.value + _MILLISECOND)
-        if self._count < _RECENT:
-            self._count += 1
-        self.value += (value - self.value) / max(self._count - 1, 1)
+        if count > 1 and value > _OUTLIER * mean + _MILLISECOND:
+            value = _OUTLIER * mean + _MILLISECOND  # one that was interrupted does not say much either
+        if count < _RECENT:
+            self._count = count = count + 1
+        self.value = mean + (value - mean) / (count - 1 or 1)
 
 
 class BatchDurations(msgspec.Struct):
@@ -171,7 +175,8 @@ class Statistics:
     """Counts requests and executions.
 
     Attributes:
-        counters: the values since the model was loaded; `report` brings those of successes up to date.
+        counters: the values since the model was loaded; `report` brings those of successes and executions up
+            to date.
         executions: where somebody wants them, the rows and nanoseconds of each execution; None elsewhere.
     """
 
@@ -182,6 +187,7 @@ class Statistics:
         self.counters = ReplicaReport(first_response=first_response)
         self._latencies = latencies
         self._durations = RequestDurations()
+        self._new: list[int] = []  # what `record_execution` is given, one execution after the other
 
     @classmethod
     def for_model(cls, config: mc.ModelConfig, summaries: bool, histograms: bool) -> "Statistics":
@@ -196,26 +202,31 @@ class Statistics:
 
         `padding` of the items are empty slots of a sequence batcher.
         """
-        counters = self.counters
-        counters.execution_count += 1
-        counters.inference_count += rows - padding  # as in Triton, empty slots are no inferences
-        counters.last_inference_ns = time_ns()
-        # As in Triton, each request is charged the time of the whole batch.
-        counters.compute_input.record(input_ns * requests, requests)
-        counters.compute_infer.record(infer_ns * requests, requests)
-        counters.compute_output.record(output_ns * requests, requests)
-        batch = counters.batches.get(rows)
-        if batch is None:
-            batch = counters.batches[rows] = BatchDurations()
-        batch.compute_input.record(input_ns)
-        batch.compute_infer.record(infer_ns)
-        batch.compute_output.record(output_ns)
+        self.counters.last_inference_ns = time_ns()
+        new = self._new
+        new += rows, requests, input_ns, infer_ns, output_ns, padding
+        if len(new) >= _MANY:
+            self._count_executions()
         if self.executions is not None:
             self.executions.append((rows, input_ns + infer_ns + output_ns))
         if self._latencies is not None:
             self._latencies.compute_input.record(input_ns, requests)
             self._latencies.compute_infer.record(infer_ns, requests)
             self._latencies.compute_output.record(output_ns, requests)
+
+    def _count_executions(self) -> None:
+        rows, requests, *durations, padding = np.array(self._new, np.int64).reshape(-1, 6).T
+        self._new.clear()
+        counters = self.counters
+        counters.execution_count += len(rows)
+        counters.inference_count += int((rows - padding).sum())  # as in Triton, empty slots are no inferences
+        # As in Triton, each request is charged the time of the whole batch.
+        _add(counters, int(requests.sum()), [int(ns @ requests) for ns in durations])
+        sizes, index = np.unique(rows, return_inverse=True)
+        counts = np.bincount(index).tolist()
+        sums = [np.bincount(index, ns).astype(np.int64).tolist() for ns in durations]
+        for size, count, *sum_ns in zip(sizes.tolist(), counts, *sums, strict=True):
+            _add(counters.batches.setdefault(size, BatchDurations()), count, sum_ns)
 
     def record_release(self, reason: str) -> None:
         """Record why the dynamic batcher released a batch."""
@@ -225,12 +236,19 @@ class Statistics:
     def record_success(self, total_ns: int, queue_ns: int) -> None:
         """Record a request that succeeded."""
         new = self._durations.new
-        new.extend((total_ns, queue_ns))
+        new.append(total_ns)
+        new.append(queue_ns)
         if len(new) >= MANY:
             self._count_successes()
         if self._latencies is not None:
             self._latencies.request.record(total_ns)
             self._latencies.queue.record(queue_ns)
+
+    @property
+    def new_durations(self) -> list[int] | None:
+        """The list to which `record_success` appends its arguments, if it does nothing more below `MANY`."""
+        only_appends = type(self).record_success is Statistics.record_success and self._latencies is None
+        return self._durations.new if only_appends else None
 
     @property
     def succeeded(self) -> int:
@@ -269,7 +287,16 @@ class Statistics:
     def report(self) -> ReplicaReport:
         """Return all that was recorded; the report shares its parts with `counters`."""
         self._count_successes()
+        self._count_executions()
         self.counters.durations = self._durations.histograms()
         if self._latencies is None:
             return self.counters
         return msgspec.structs.replace(self.counters, summaries=self._latencies.report())
+
+
+def _add(into: ReplicaReport | BatchDurations, count: int, ns: Sequence[int]) -> None:
+    """Add the nanoseconds of so many events: of their input, inference and output."""
+    input_ns, infer_ns, output_ns = ns
+    into.compute_input.record(input_ns, count)
+    into.compute_infer.record(infer_ns, count)
+    into.compute_output.record(output_ns, count)

@@ -12,6 +12,7 @@ from app.core.tensors import Tensor as WireTensor
 from app.inprocess.errors import InvalidArgumentError, UnsupportedError, triton_errors
 from app.inprocess.kinds import DataType, DLDeviceType, MemoryType
 from backends.python.api.tensor import Tensor as ModelTensor
+from backends.python.api.tensor import received_tensor
 
 Array = npt.NDArray[Any]
 Device = str | MemoryType | tuple[MemoryType | DLDeviceType, int]
@@ -112,7 +113,7 @@ class Tensor:
             raise UnsupportedError(f"DLPack stream synchronization on memory type {self.memory_type!r}")
         if self.data_type is DataType.BYTES:
             raise UnsupportedError("DLPack has no type for BYTES: use to_bytes_array or to_string_array")
-        return ModelTensor._received(self.wire("")).__dlpack__()
+        return received_tensor(self.wire("")).__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DEVICES[self.memory_type], self.memory_type_id

@@ -1,6 +1,6 @@
 """What is compiled from the C files of this folder (setup.py)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from typing_extensions import Buffer
@@ -346,6 +346,8 @@ class PlainRequests:
         scheduler: object,
         responses: object,
         in_flight: set[Any],
+        durations: list[int] | None,
+        many: int,
     ) -> None:
         """Use what a `ServedModel` has.
 
@@ -360,6 +362,8 @@ class PlainRequests:
             scheduler: has `submit`.
             responses: the queue of responses.
             in_flight: requests accepted and without their final response, never replaced by another set.
+            durations: the list to which `record` appends both numbers, if it does nothing else while it is
+                shorter than `many`: it is then not called.
 
         Raises:
             TypeError: a class has its fields elsewhere than in slots.
@@ -374,3 +378,6 @@ class PlainRequests:
 
     def deliver(self, pending: Any, response: InferResponse, /) -> None:
         """Send a response of a queued request to its sink."""
+
+    def answer_all(self, pending: Sequence[Any], responses: Sequence[InferResponse], /) -> None:
+        """Reply to queued requests, each with its response; on the loop. What is not plain gets `reply`."""

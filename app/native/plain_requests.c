@@ -24,7 +24,7 @@ enum pending_field {
     PENDING_FIELDS
 };
 
-enum callable { SUBMIT, DELIVER, CANCEL, REFUSED, RECORD, READ, WRITE, SCHEDULER, QUEUE, IN_FLIGHT, OBJECTS };
+enum callable { SUBMIT, DELIVER, CANCEL, REFUSED, RECORD, READ, WRITE, SCHEDULER, QUEUE, IN_FLIGHT, DURATIONS, OBJECTS };
 
 typedef struct {
     PyObject_HEAD
@@ -35,6 +35,7 @@ typedef struct {
     Py_ssize_t regions, trace, failure; /* of a request's and a response's fields */
     PyObject *name, *version;
     PyObject *objects[OBJECTS];
+    Py_ssize_t many; /* durations */
 } PlainRequests;
 
 static PyObject **place(const PlainRequests *self, PyObject *pending, enum pending_field number)
@@ -176,9 +177,13 @@ static int record(PlainRequests *self, PyObject *pending)
     if (PyErr_Occurred())
         return -1;
     PyObject *arguments[] = {PyLong_FromLongLong(monotonic_ns() - arrival), PyLong_FromLongLong(dispatch - arrival)};
-    PyObject *done = NULL;
-    if (arguments[0] != NULL && arguments[1] != NULL)
-        done = PyObject_Vectorcall(self->objects[RECORD], arguments, 2, NULL);
+    PyObject *done = NULL, *durations = self->objects[DURATIONS];
+    if (arguments[0] != NULL && arguments[1] != NULL) {
+        if (!PyList_CheckExact(durations) || PyList_GET_SIZE(durations) + 2 >= self->many)
+            done = PyObject_Vectorcall(self->objects[RECORD], arguments, 2, NULL);
+        else if (PyList_Append(durations, arguments[0]) == 0 && PyList_Append(durations, arguments[1]) == 0)
+            done = Py_NewRef(Py_None);
+    }
     Py_XDECREF(arguments[0]);
     Py_XDECREF(arguments[1]);
     Py_XDECREF(done);
@@ -241,6 +246,38 @@ static PyObject *deliver(PlainRequests *self, PyObject *const *arguments, Py_ssi
     return done;
 }
 
+/* Send the response of a request that has none yet; 0 for one that is not plain. */
+static int answer(PlainRequests *self, PyObject *pending, PyObject *response)
+{
+    if (!is_plain(self, pending, response) || *place(self, pending, ANSWERED) != Py_False)
+        return 0;
+    Py_SETREF(*place(self, pending, ANSWERED), Py_NewRef(Py_True));
+    PyObject *arguments[] = {pending, response};
+    PyObject *done = deliver(self, arguments, 2);
+    if (done == NULL) /* it must not block the others */
+        PyErr_WriteUnraisable(response);
+    Py_XDECREF(done);
+    return 1;
+}
+
+static PyObject *answer_all(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 2 || is_cleared_too(self)) {
+        PyErr_SetString(PyExc_TypeError, "pending requests, responses");
+        return NULL;
+    }
+    PyObject *all = PySequence_Tuple(arguments[0]), *responses = all == NULL ? NULL : PySequence_Tuple(arguments[1]);
+    Py_ssize_t size = responses == NULL ? 0 : Py_MIN(PyTuple_GET_SIZE(all), PyTuple_GET_SIZE(responses));
+    for (Py_ssize_t i = 0; i < size && !PyErr_Occurred(); i++) {
+        PyObject *pending = PyTuple_GET_ITEM(all, i), *response = PyTuple_GET_ITEM(responses, i);
+        if (!answer(self, pending, response))
+            Py_XDECREF(PyObject_CallMethod(pending, "reply", "O", response));
+    }
+    Py_XDECREF(all);
+    Py_XDECREF(responses);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
 static int bind_pending(PlainRequests *self, PyObject *pending)
 {
     static const char *const names[PENDING_FIELDS] = {
@@ -259,14 +296,15 @@ static int bind_pending(PlainRequests *self, PyObject *pending)
 
 static PyObject *new_plain_requests(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    static char *keywords[] = {"messages", "check",  "pending", "name",  "version",   "submit",    "deliver",   "cancel",
-                               "refused",  "record", "read",    "write", "scheduler", "responses", "in_flight", NULL};
+    static char *keywords[] = {"messages", "check", "pending",   "name",      "version",   "submit",    "deliver", "cancel", "refused",
+                               "record",   "read",  "write", "scheduler", "responses", "in_flight", "durations", "many", NULL};
+    Py_ssize_t many;
     PyObject *messages, *check, *pending, *name, *version, *objects[OBJECTS];
-    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!O!UUOOOOOOOOOO!", keywords, messages_type, &messages,
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!O!O!UUOOOOOOOOOO!On", keywords, messages_type, &messages,
                                      plain_check_type, &check, &PyType_Type, &pending, &name, &version, &objects[SUBMIT],
                                      &objects[DELIVER], &objects[CANCEL], &objects[REFUSED], &objects[RECORD],
                                      &objects[READ], &objects[WRITE], &objects[SCHEDULER], &objects[QUEUE], &PySet_Type,
-                                     &objects[IN_FLIGHT]))
+                                     &objects[IN_FLIGHT], &objects[DURATIONS], &many))
         return NULL;
     PlainRequests *self = (PlainRequests *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -275,6 +313,7 @@ static PyObject *new_plain_requests(PyTypeObject *type, PyObject *arguments, PyO
     self->check = (PlainCheck *)Py_NewRef(check);
     self->name = Py_NewRef(name);
     self->version = Py_NewRef(version);
+    self->many = many;
     for (int i = 0; i < OBJECTS; i++)
         self->objects[i] = Py_NewRef(objects[i]);
     if (bind_pending(self, pending) < 0)
@@ -315,6 +354,7 @@ static void delete_plain_requests(PlainRequests *self)
 static PyMethodDef methods[] = {
     {"submit", (PyCFunction)(void (*)(void))submit, METH_FASTCALL, "Queue a request; return what cancels it."},
     {"deliver", (PyCFunction)(void (*)(void))deliver, METH_FASTCALL, "Send the response of a queued request."},
+    {"answer_all", (PyCFunction)(void (*)(void))answer_all, METH_FASTCALL, "Send the responses of queued requests."},
     {NULL, NULL, 0, NULL},
 };
 

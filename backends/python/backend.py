@@ -49,6 +49,7 @@ class PythonBackend(WorkerBackend):
         described = _described(model, instance)
         if model.interpreter is None:
             instance.state = Execution(described)
+            instance.state.reply_all = instance.reply_all
         else:
             self.supervise(instance, described)
 

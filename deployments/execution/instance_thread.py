@@ -73,6 +73,7 @@ class InstanceThread:
     ) -> None:
         """`policy` is the instance's host policy."""
         self.instance = instance
+        instance.reply_all = responses.reply_all
         self._backend = backend
         self._responses = responses
         self._one_response = not decoupled  # responses come with the end of the execution
@@ -193,7 +194,7 @@ class InstanceThread:
             self._loop,
             self._execute,
             self._report,
-            self._responses.defer_flush,
+            self._responses.hold,
             may_call_models,
             self._watchdog,
         )

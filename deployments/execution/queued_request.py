@@ -5,13 +5,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
-from backends.base import Request
+from backends.base import ReplyAll, Request, reply_each
 from deployments.execution.request_activity import RequestActivity
 
 logger = logging.getLogger(__name__)
@@ -89,8 +89,9 @@ class QueuedRequest(Request):
         if self.answered:
             raise RuntimeError("Unable to send response. Response sender has been closed.")
         if response.final:
-            self.failed = response.failure is not None
             self.answered = True
+            if response.failure is not None:
+                self.failed = True
         self._responses.put(self, response)
 
     def fail(self, failure: Failure) -> None:
@@ -104,6 +105,11 @@ class ResponseQueue:
 
     Waking the loop costs more than a small response. So one wake-up serves all responses queued meanwhile,
     and a thread that will report the end of an execution anyway defers the flush until then.
+
+    Attributes:
+        held: the loop itself executes, and flushes at the end; until then it could not be woken anyway.
+        deliver: delivers a response.
+        answer_all: replies to requests and delivers at once, on the loop; None where it is not compiled.
     """
 
     def __init__(
@@ -112,30 +118,43 @@ class ResponseQueue:
         self._loop = loop
         self.deliver = deliver
         self._responses: deque[tuple[QueuedRequest, InferResponse]] = deque()
+        self.answer_all: ReplyAll | None = None
+        self.held = False
         self._flush_scheduled = False
         self._thread = threading.local()
 
     def put(self, request: QueuedRequest, response: InferResponse) -> None:
         """Queue a response; from any thread."""
         self._responses.append((request, response))
-        if self._flush_scheduled or getattr(self._thread, "defers_flush", False):
+        if self.held or self._flush_scheduled or getattr(self._thread, "defers_flush", False):
             return
         self._flush_scheduled = True
         self._loop.call_soon_threadsafe(self.flush)
 
+    def reply_all(self, requests: Sequence[Request], responses: Sequence[InferResponse]) -> None:
+        """Reply to requests, each with its final response."""
+        if self.held and self.answer_all is not None:
+            self.answer_all(requests, responses)
+        else:
+            reply_each(requests, responses)
+
+    def hold(self, held: bool) -> None:
+        """Set whether the loop executes, and will call `flush` at the end."""
+        self.held = held
+
     def defer_flush(self, deferred: bool) -> None:
-        """Set whether the calling thread will have `flush` called at the end of its execution."""
+        """Set whether the calling thread, not the loop's, will have `flush` called after each execution."""
         self._thread.defers_flush = deferred
 
     def flush(self) -> None:
         """Deliver the responses queued at this moment; on the loop."""
         self._flush_scheduled = False
-        responses = self._responses
+        responses, deliver = self._responses, self.deliver
         # Not until it is empty: a thread that keeps on responding must not block the loop.
         for _ in range(len(responses)):
             if not responses:  # delivering has called flush too
                 break
             try:
-                self.deliver(*responses.popleft())
+                deliver(*responses.popleft())
             except Exception:  # one undeliverable response must not block the others
                 logger.exception("delivering a response")

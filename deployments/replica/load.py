@@ -56,7 +56,7 @@ async def replica_load(served: ServedModel, node: str) -> ReplicaLoad:
     if not isinstance(counted, LoadStatistics):
         raise unsupported(f"model '{served.model.name}' is not scaled by its load")
     memory_bytes, gpus = await counted.memory.measure()
-    scheduler, config, counters = served.scheduler, served.config, counted.counters
+    scheduler, config, counters = served.scheduler, served.config, counted.report()
     batches = bool(config.WhichOneof("scheduling_choice")) and config.max_batch_size > 1
     now = time.monotonic_ns()
     executing_ns, waiting_ns = _unfinished(served.in_flight, now)

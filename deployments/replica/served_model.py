@@ -9,6 +9,7 @@ from types import MethodType
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.request_check import RequestChecker
+from app.core.durations import MANY
 from app.core.errors import FailureReason, InferError, invalid_arg
 from app.core.inference import Sink
 from app.core.statistics import Statistics
@@ -86,8 +87,11 @@ class ServedModel:
                 scheduler=scheduler,
                 responses=self._responses,
                 in_flight=self._in_flight,
+                durations=statistics.new_durations,
+                many=MANY,
             )
             self.accept, self._responses.deliver = requests.submit, requests.deliver
+            self._responses.answer_all = requests.answer_all
 
     @property
     def _is_plain(self) -> bool:

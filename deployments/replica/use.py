@@ -32,8 +32,9 @@ class UseMeter:
         counters = served.statistics.counters
         async with self._measuring:  # several ingresses ask: none is told 0 while the first one waits
             now = time.monotonic()
-            if self._measured_after != counters.execution_count and now - self._measured_at >= _MEASURE_S:
-                self._measured_after, self._measured_at = counters.execution_count, now
+            last_ns = counters.last_inference_ns
+            if self._measured_after != last_ns and now - self._measured_at >= _MEASURE_S:
+                self._measured_after, self._measured_at = last_ns, now
                 self._nbytes = await asyncio.to_thread(memory_bytes)
         used_ns = max(counters.last_inference_ns, self._started_ns)
         idle_s = 0.0 if served.outstanding else max(1e-9, (time.time_ns() - used_ns) / 1e9)

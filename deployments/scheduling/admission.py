@@ -109,6 +109,8 @@ class Admission:
         lead: executions between a batch's release and its end; 2 where it is released during another.
         heeds_timeouts: whether a request's `timeout` parameter limits its time.
         refused: requests refused and dropped, by reason.
+        is_learned: whether it is known how long clients wait that set no deadline.
+        limits_all: whether a request that says nothing of its time may have to wait for too long.
     """
 
     def __init__(
@@ -128,16 +130,9 @@ class Admission:
         self._learns = learns
         self._patience = Patience()
         self.clock = clock
-
-    @property
-    def is_learned(self) -> bool:
-        """Whether it is known how long clients wait that set no deadline."""
-        return self._patience.known
-
-    @property
-    def limits_all(self) -> bool:
-        """Whether a request that says nothing of its time may have to wait for too long."""
-        return self._max_wait_ns > 0 or self._patience.known
+        # Attributes, no properties: the queue asks for them at each request.
+        self.is_learned = False
+        self.limits_all = self._max_wait_ns > 0
 
     def is_timed(self, request: QueuedRequest) -> bool:
         """Return whether a request says how long its client waits."""
@@ -182,11 +177,17 @@ class Admission:
         # The end of its own deadline tells nothing about others.
         if self._learns and not (timed_ns and waited_ns > SAFETY * (timed_ns - request.arrival_ns)):
             self._patience.record_departure(waited_ns, answered, now)
+            self._know(self._patience.known)
+
+    def _know(self, learned: bool) -> None:
+        self.is_learned = learned
+        self.limits_all = learned or self._max_wait_ns > 0
 
     def _limit(self, request: QueuedRequest, now_ns: int) -> _Limit:
         """Return when the client of a request is going to leave; `at_ns` is 0 when that is not known."""
         timed = self._timed(request)
         patience_ns = self._patience.limit_ns(now_ns)
+        self._know(patience_ns > 0)
         learned_ns = request.arrival_ns + patience_ns
         if patience_ns and not 0 < timed.at_ns < learned_ns:
             return _Limit(learned_ns, "patience")

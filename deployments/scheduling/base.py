@@ -110,19 +110,17 @@ class Scheduler(ABC):
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         """Count a finished batch, take its instance back and release the next batch."""
-        served = 0
+        served = len(batch.requests)
         for request in batch.requests:
-            served += not request.failed
+            if request.failed:
+                served -= 1
+        start_ns, end_ns = batch.start_ns, batch.end_ns
         if served:  # as in Triton, an execution that failed for every request counts as failures only
+            began_ns, ended_ns = batch.infer_start_ns, batch.infer_end_ns
             self._statistics.record_execution(
-                batch.rows,
-                served,
-                batch.infer_start_ns - batch.start_ns,
-                batch.infer_end_ns - batch.infer_start_ns,
-                batch.end_ns - batch.infer_end_ns,
-                batch.nulls,
+                batch.rows, served, began_ns - start_ns, ended_ns - began_ns, end_ns - ended_ns, batch.nulls
             )
-        self.admission.execution_ns.add(batch.end_ns - batch.start_ns)
+        self.admission.execution_ns.add(end_ns - start_ns)
         self._take_back(instance)
         self.release()
 

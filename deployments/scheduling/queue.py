@@ -57,20 +57,13 @@ class QueueQuota:
             InferError: UNAVAILABLE when a bound is exceeded.
         """
         infer = request.infer
-        nbytes = 0 if requeued else request.nbytes
-        if not nbytes:
-            for tensor in infer.inputs:
-                nbytes += len(tensor.data)
-        total = self.nbytes + nbytes
-        if (
-            self.requests
-            and not requeued
-            and (self.requests >= self._max_requests or total > self._max_bytes)
-        ):
+        if requeued or not request.nbytes:
+            request.nbytes = sum([len(tensor.data) for tensor in infer.inputs])
+        total, requests = self.nbytes + request.nbytes, self.requests
+        if (total > self._max_bytes or requests >= self._max_requests) and requests and not requeued:
             raise queue_full(infer.id)
-        request.nbytes = nbytes
         self.nbytes = total
-        self.requests += 1
+        self.requests = requests + 1
         if infer.deadline or infer.timeout_us:
             self.timed += self.admission.is_timed(request)
 
@@ -123,10 +116,17 @@ class RequestQueue(QueueQuota):
         Raises:
             InferError: UNAVAILABLE when the queue is full, or the wait too long.
         """
-        infer = request.infer
-        if self.requests and (infer.deadline or infer.timeout_us or self.admission.limits_all):
-            self.check(request, self.admission.wait_ns(self.requests))
-        self.acquire(request)
+        infer, nbytes = request.infer, request.nbytes
+        if infer.deadline or infer.timeout_us or self.admission.limits_all or not nbytes:
+            if self.requests:
+                self.check(request, self.admission.wait_ns(self.requests))
+            self.acquire(request)
+        else:  # nothing but the bounds has to be looked at
+            total, requests = self.nbytes + nbytes, self.requests
+            if (total > self._max_bytes or requests >= self._max_requests) and requests:
+                raise queue_full(infer.id)
+            self.nbytes = total
+            self.requests = requests + 1
         self._entries.append(request)
 
     def popleft(self) -> QueuedRequest:
@@ -134,6 +134,15 @@ class RequestQueue(QueueQuota):
         request = self._entries.popleft()
         self.release(request)
         return request
+
+    def take(self, count: int) -> list[QueuedRequest]:
+        """Remove and return the first `count` requests; call `tidy` for as many first."""
+        if count < len(self._entries):
+            return [self.popleft() for _ in range(count)]
+        taken = list(self._entries)
+        self._entries.clear()
+        self.requests = self.nbytes = self.timed = 0
+        return taken
 
     def cancel(self, request: QueuedRequest) -> None:
         """Remove a queued request that was answered already."""
@@ -151,7 +160,7 @@ class RequestQueue(QueueQuota):
         Returns:
             Whether any is left.
         """
-        if self._cancelled or self.is_limited:
+        if self._cancelled or self.timed or self.admission.is_learned:
             self._clear(count, self.admission.clock() / 1e9)
         return bool(self._entries)
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from benchmarks.path import LIMITS, PROTOCOLS, PYTHON, Threads, exceeded, limits
+from app.native.choice import is_native
+from benchmarks.path import LIMITS, NATIVE, PROTOCOLS, PYTHON, Threads, exceeded, limits
 from benchmarks.tools import ROOT
 
 
@@ -29,6 +30,19 @@ def test_a_request_costs_no_more_than_committed(measured: dict[str, Threads], pr
     assert not exceeded(total, limits()[protocol]), "python -m benchmarks.path tells where"
     assert total["slabs"] + total["channel"] >= 1, "a tensor reaches the replica one way or the other"
     assert measured[protocol]["ingress"]["bytecodes"] > 500 < measured[protocol]["replica"]["bytecodes"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not is_native("auto"), reason="the data plane is not compiled")
+@pytest.mark.parametrize("cell", NATIVE)
+def test_a_request_costs_no_more_where_the_data_plane_is_compiled(
+    measured: dict[str, Threads], cell: str
+) -> None:
+    if not limits():
+        pytest.skip(f"{LIMITS.name} is for another Python than {PYTHON}")
+    assert not exceeded(measured[cell]["all"], limits()[cell]), "python -m benchmarks.path tells where"
+    python = measured[cell.removesuffix(" native")]["all"]
+    assert 100 < measured[cell]["all"]["bytecodes"] < python["bytecodes"]
 
 
 def test_what_counts_as_more() -> None:

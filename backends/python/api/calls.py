@@ -18,7 +18,7 @@ from backends.python.api.event_loop import EventLoop
 from backends.python.api.request import NO_PARAMETERS, SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from backends.python.api.response import InferenceResponse
 from backends.python.api.server_api import executing as executing
-from backends.python.api.tensor import Tensor
+from backends.python.api.tensor import received_tensor
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as mc
@@ -95,7 +95,7 @@ def model_response(response: InferResponse) -> InferenceResponse:
     """Return a response in the form that the model reads."""
     if response.failure is not None:
         return InferenceResponse(error=TritonError._from_failure(response.failure))
-    tensors = [Tensor._received(tensor) for tensor in response.outputs]
+    tensors = [received_tensor(tensor) for tensor in response.outputs]
     received = InferenceResponse(tensors)
     received._parameters = response.parameters  # those of a server's response may have floats
     return received

@@ -16,7 +16,11 @@ _WIRE_NAMES = {datatype.config_name: name for name, datatype in DATATYPES.items(
 
 
 class OutputCheck:
-    """Compares responses with a configuration; logs one warning per kind of difference."""
+    """Compares responses with a configuration; logs one warning per kind of difference.
+
+    Attributes:
+        fitting: data type and shape of each output that was right last, which mostly are the next one's.
+    """
 
     def __init__(self, model_name: str, config: str) -> None:
         """Read the declared outputs from a configuration in JSON."""
@@ -25,6 +29,7 @@ class OutputCheck:
         self._model_name = model_name
         self._declared = {output["name"]: _declaration(output, batch) for output in fields.get("output", ())}
         self._warned: set[str] = set()
+        self.fitting: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     def warn_of_undeclared(self, names: Iterable[str]) -> None:
         """Warn of outputs that the configuration lacks."""
@@ -33,19 +38,20 @@ class OutputCheck:
                 "undeclared", f"output '{name}', which its configuration does not declare; it is dropped"
             )
 
-    def compare(self, outputs: Iterable[Tensor]) -> None:
-        """Warn of outputs of another data type or shape than declared."""
-        for output in outputs:
-            declared = self._declared.get(output.name)
-            if declared is None:  # a sequence's state
-                continue
-            datatype, dims = declared
-            if output.datatype != datatype:
-                text = f"output '{output.name}' of data type {output.datatype}, declared {datatype}"
-                self._warn("datatype", text)
-            if not _matches(output.shape, dims):
-                text = f"output '{output.name}' of shape {list(output.shape)}, declared {dims}"
-                self._warn("shape", text)
+    def compare(self, output: Tensor) -> None:
+        """Warn of an output of another data type or shape than declared."""
+        declared = self._declared.get(output.name)
+        if declared is None:  # a sequence's state
+            return
+        datatype, dims = declared
+        if output.datatype != datatype:
+            text = f"output '{output.name}' of data type {output.datatype}, declared {datatype}"
+            self._warn("datatype", text)
+        if not _matches(output.shape, dims):
+            text = f"output '{output.name}' of shape {list(output.shape)}, declared {dims}"
+            self._warn("shape", text)
+        elif output.datatype == datatype:
+            self.fitting[output.name] = output.datatype, output.shape
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:

@@ -28,7 +28,6 @@ from backends.python.api.request import (
     InferenceRequest,
     InferenceTrace,
     PreferredMemory,
-    ReceivedRequest,
 )
 from backends.python.api.response import COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from backends.python.api.tensor import NUMPY_TO_TRITON, Tensor
@@ -101,9 +100,10 @@ Properties = dict[str, Any]
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
     """Return the input of that name, or None."""
-    if inference_request.__class__ is ReceivedRequest:
-        return inference_request.find(name)
-    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+    for tensor in inference_request.inputs():
+        if tensor._name == name:
+            return tensor
+    return None
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:

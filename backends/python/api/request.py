@@ -5,13 +5,12 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, ParameterValue
-from app.core.tensors import Tensor as WireTensor
 from backends.base import Request
 from backends.python.api import server_api
 from backends.python.api.errors import TritonModelException
 from backends.python.api.parameters import checked
 from backends.python.api.response import Encoder, InferenceResponseSender
-from backends.python.api.tensor import Tensor
+from backends.python.api.tensor import Tensor, received_tensor
 from backends.python.api.text import as_text
 
 SEQUENCE_START: Final = 1
@@ -195,24 +194,17 @@ class ReceivedRequest(InferenceRequest):
         self._context = context
         self._inputs = None
         self._release_flags = RELEASE_ALL
-        self._sender = context.eager_sender(request) if context.decoupled else None
+        self._sender: InferenceResponseSender | None = None
+        if context.decoupled:
+            self._sender = context.eager_sender(request)
 
     def inputs(self) -> list[Tensor]:
         inputs = self._inputs
         if inputs is None:
-            inputs = self._inputs = [Tensor._received(tensor) for tensor in self._request.infer.inputs]
+            self._inputs = inputs = []
+            for tensor in self._request.infer.inputs:  # a comprehension is a call
+                inputs.append(received_tensor(tensor))
         return inputs
-
-    def find(self, name: str) -> Tensor | None:
-        """Return the input of that name without creating the others."""
-        wires: tuple[WireTensor, ...] = self._request.infer.inputs
-        if self._inputs is None and len(wires) > 1:
-            self.inputs()
-        if self._inputs is None:
-            if not wires or wires[0].name != name:
-                return None
-            self._inputs = [Tensor._received(wires[0])]
-        return next((tensor for tensor in self._inputs if tensor._name == name), None)
 
     def request_id(self) -> str:
         return self._request.infer.id

@@ -3,10 +3,11 @@
 import json
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, failed
+from app.core.tensors import Tensor as WireTensor
 from backends.base import Request
 from backends.python.api.errors import TritonError, TritonModelException
 from backends.python.api.output_check import OutputCheck
@@ -62,8 +63,8 @@ class Encoder:
         self._check = OutputCheck(model_name, config)
         self._model_name = model_name
         self._version = version
-        self._names = frozenset(outputs)
-        self._bf16 = frozenset(bf16)
+        self._names: Collection[str] = frozenset(outputs)
+        self._expected = dict.fromkeys(bf16, "BF16")
 
     def encode(self, response: InferenceResponse, infer: InferRequest, final: bool = True) -> InferResponse:
         """Return the response with the requested outputs, or the error.
@@ -75,15 +76,19 @@ class Encoder:
         """
         if response._error is not None:
             return failed(response._error._failure(), infer.id, final)
-        tensors = response._tensors
-        names = {output.name for output in infer.outputs} if infer.outputs else self._names
-        if self._bf16:
-            outputs = tuple(
-                [t._to_wire("BF16" if t._name in self._bf16 else None) for t in tensors if t._name in names]
-            )
-        else:
-            outputs = tuple([tensor._to_wire() for tensor in tensors if tensor._name in names])
-        self._check.compare(outputs)
+        tensors, requested = response._tensors, infer.outputs
+        names = self._names
+        if requested:
+            names = (requested[0].name,) if len(requested) == 1 else {output.name for output in requested}
+        fitting, expected = self._check.fitting, self._expected
+        outputs: tuple[WireTensor, ...] = ()
+        for tensor in tensors:
+            name = tensor._name
+            if name in names:
+                output = tensor._to_wire(expected.get(name))
+                if fitting.get(name) != (output.datatype, output.shape):
+                    self._check.compare(output)
+                outputs += (output,)
         if len(outputs) < len(tensors):
             self._check.warn_of_undeclared(t._name for t in tensors if t._name not in self._names)
         parameters = response._parameters or {}

@@ -5,9 +5,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from numpy import ndarray
 
 from app.core.buffers import OwnedArray, writable_copy
-from app.core.datatypes import datatype_of, is_bfloat16, pack_bytes
+from app.core.datatypes import DATATYPES, datatype_of, is_bfloat16, pack_bytes
 from app.core.tensors import Tensor as WireTensor
 from app.core.tensors import flat_bytes
 from backends.python.api.dlpack import CPU, Capsule, bfloat16_capsule, read_bfloat16
@@ -42,6 +43,9 @@ _NOT_CONTIGUOUS: Final = (
 )
 _CONVERTED: Final = frozenset(("BYTES", "BF16"))
 """Data types whose arrays have other bytes, or bytes that numpy does not show."""
+_SAME: Final = {name: row.dtype for name, row in DATATYPES.items() if name not in _CONVERTED}
+_new: Final = object.__new__
+_NAMES: Final = {dtype: name for name, dtype in _SAME.items()}
 
 
 class Tensor:
@@ -54,25 +58,12 @@ class Tensor:
     __slots__ = ("_array", "_device", "_name", "_wire")
 
     def __init__(self, name: str | bytes, numpy_array: Array) -> None:
-        if numpy_array.__class__ is not np.ndarray and not isinstance(numpy_array, np.ndarray):
-            raise TypeError(
-                f"tensor '{name}' must be made from a numpy.ndarray, found type '{type(numpy_array)}'"
-            )
-        if numpy_array.dtype.kind in "UVcmM" and not is_bfloat16(numpy_array):
-            raise TritonModelException("NumPy dtype is not supported.")
+        if numpy_array.__class__ is not ndarray or numpy_array.dtype not in _NAMES:
+            _check_array(name, numpy_array)
         self._name = name if name.__class__ is str else as_text(name)
         self._array: Array | None = numpy_array
         self._wire: WireTensor | None = None
         self._device: Any = None
-
-    @classmethod
-    def _received(cls, wire: WireTensor) -> "Tensor":
-        tensor = cls.__new__(cls)
-        tensor._name = wire.name
-        tensor._array = None
-        tensor._wire = wire
-        tensor._device = None
-        return tensor
 
     def name(self) -> str:
         """Return the tensor's name."""
@@ -150,6 +141,11 @@ class Tensor:
         """
         if self._wire is not None:
             return self._wire
+        array = self._array
+        if array is not None and array.nbytes <= _COPIED_ANYWAY and expected is None:
+            datatype = _NAMES.get(array.dtype)
+            if datatype is not None:
+                return WireTensor(self._name, datatype, array.shape, array.tobytes())
         if self._device is not None:
             array = _host_array(self._device)
             datatype = "BF16" if self._is_bf16() else datatype_of(array)
@@ -165,8 +161,32 @@ class Tensor:
         return WireTensor(self._name, datatype, array.shape, data)
 
 
+def received_tensor(wire: WireTensor) -> Tensor:
+    """Return the tensor of a request or a response."""
+    tensor = _new(Tensor)
+    tensor._name = wire.name
+    tensor._array = None
+    tensor._wire = wire
+    tensor._device = None
+    return tensor
+
+
+def _check_array(name: str | bytes, array: Any) -> None:
+    if not isinstance(array, ndarray):
+        raise TypeError(f"tensor '{name!s}' must be made from a numpy.ndarray, found type '{type(array)}'")
+    if array.dtype.kind in "UVcmM" and not is_bfloat16(array):
+        raise TritonModelException("NumPy dtype is not supported.")
+
+
 def _from_wire(wire: WireTensor) -> Array:
     """Return an array of the bytes; read-only memory is copied, because models change inputs in place."""
+    data = wire.data
+    if data.__class__ is bytes and len(data) <= _COPIED_ANYWAY:
+        dtype = _SAME.get(wire.datatype)
+        if dtype is not None:
+            own = ndarray(wire.shape, dtype, bytearray(data))
+            if own.nbytes == len(data):
+                return own
     array: Array = wire.array()
     if array.flags.writeable:
         return array
@@ -217,7 +237,7 @@ def _imported(name: str | bytes, source: Any) -> Tensor:
     name = as_text(name)
     if type(source) is Tensor and source._wire is not None and source._array is None:
         wire = source._wire  # not accessed yet: no conversion is needed
-        return Tensor._received(WireTensor(name, wire.datatype, wire.shape, wire.data))
+        return received_tensor(WireTensor(name, wire.datatype, wire.shape, wire.data))
     tensor = Tensor.__new__(Tensor)
     tensor._name, tensor._array, tensor._wire, tensor._device = name, None, None, None
     if type(source).__module__.partition(".")[0] == "torch":
@@ -231,7 +251,7 @@ def _imported(name: str | bytes, source: Any) -> Tensor:
     except (BufferError, RuntimeError, TypeError) as error:
         patterns = read_bfloat16(source)
         if patterns is not None:
-            return Tensor._received(_copied_bfloat16(name, patterns))
+            return received_tensor(_copied_bfloat16(name, patterns))
         readable = _read_by_torch(source)
         if readable is not None:
             return _imported(name, readable)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from app.core.errors import InferError
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
-from backends.base import Request
+from backends.base import ReplyAll, Request, reply_each
 from backends.python.api import calls, server_api
 from backends.python.api.errors import ContractError, execution_failed, loading_failed
 from backends.python.api.event_loop import EventLoop
@@ -33,7 +33,11 @@ class Clocked(Protocol):
 
 
 class Execution:
-    """A loaded model."""
+    """A loaded model.
+
+    Attributes:
+        reply_all: as that of an `Instance`.
+    """
 
     def __init__(self, instance: PythonInstance) -> None:
         """Import the model's file and initialise the model.
@@ -56,6 +60,7 @@ class Execution:
         )
         self._context = Context(self._encoder, instance.outputs, instance.decoupled)
         self.decoupled = instance.decoupled
+        self.reply_all: ReplyAll = reply_each
         self.tells_readiness = hasattr(self.model, "is_ready")
         self._loop = EventLoop(f"{instance.name} asyncio")
         self.is_ready = Readiness(self.model, self._loop, instance.name)
@@ -105,14 +110,23 @@ class Execution:
         # Dropping the last reference of a sender would end its request.
         _senders = [each._sender for each in received]
         del received  # with the last reference gone, the output may use the input's memory
+        encode = self._encoder.encode
+        replied: list[Request] = []
+        replies: list[InferResponse] = []
         for request, response in zip(requests, responses, strict=True):
             if response is None:
                 continue
             if request.answered:
                 name = self.instance.name
                 logger.warning("instance '%s' returned a response to a request it had answered", name)
-            else:
-                request.reply(self._encoded(response, request.infer))
+                continue
+            try:
+                encoded = encode(response, request.infer)
+            except Exception as error:  # fails this request only
+                encoded = self._not_encoded(response, request.infer, error)
+            replied.append(request)
+            replies.append(encoded)
+        self.reply_all(replied, replies)
 
     def _checked(self, received: list[ReceivedRequest], returned: Any) -> Sequence[InferenceResponse | None]:
         """Return the checked result of `execute`, with None for requests that are answered otherwise."""
@@ -150,13 +164,11 @@ class Execution:
             if not request.answered:
                 request.reply(failed(failure, request.infer.id))
 
-    def _encoded(self, response: InferenceResponse, infer: InferRequest) -> InferResponse:
-        """Encode a response; an output that cannot be encoded fails this request only."""
-        try:
-            return self._encoder.encode(response, infer)
-        except Exception as error:
-            plain = error if isinstance(error, InferError) else ContractError(_why_not_sent(response, error))
-            return failed(execution_failed(self.instance.name, plain, loader.OUR_FOLDER), infer.id)
+    def _not_encoded(
+        self, response: InferenceResponse, infer: InferRequest, error: Exception
+    ) -> InferResponse:
+        plain = error if isinstance(error, InferError) else ContractError(_why_not_sent(response, error))
+        return failed(execution_failed(self.instance.name, plain, loader.OUR_FOLDER), infer.id)
 
 
 class _Background:

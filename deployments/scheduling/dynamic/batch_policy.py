@@ -46,6 +46,8 @@ def decide_batch(
     or when nothing more can join, all of them are; otherwise wait. A custom strategy (`includes`)
     may exclude any request but the first.
     """
+    if includes is None and (not policy.preferred or policy.preferred[0] == policy.max_rows):
+        return _decide_by_size(policy, queue, now_ns)
     rows = count = preferred_rows = preferred_count = 0
     largest = policy.preferred[-1] if policy.preferred else policy.max_rows
     shapes = queue[0].shapes
@@ -64,17 +66,45 @@ def decide_batch(
         if rows == policy.max_rows:
             closed = True
             break
-    until_ns = _oldest_ns(queue, count) + policy.max_delay_ns if policy.max_delay_ns else 0
-    waited = now_ns >= until_ns
-    if preferred_count and not (policy.max_delay_ns and waited):
+    until_ns = _until_ns(policy, queue, count)
+    if preferred_count and not (until_ns and now_ns >= until_ns):
         return BatchDecision(preferred_count, preferred_rows, 0, "preferred")
     if closed or rows >= largest:
         return BatchDecision(count, rows, 0, "full")
-    if waited:
-        return BatchDecision(count, rows, 0, "delay" if policy.max_delay_ns else "idle")
+    return _decide_by_age(count, rows, until_ns, now_ns)
+
+
+def _decide_by_size(policy: BatchPolicy, queue: Sequence[Queued], now_ns: int) -> BatchDecision:
+    """Decide where no size below the largest is preferred: as many as fit and agree."""
+    rows = count = 0
+    max_rows, shapes = policy.max_rows, queue[0].shapes
+    is_next_too_large = False
+    for request in queue:
+        total = rows + request.rows
+        if total > max_rows or request.shapes != shapes:
+            is_next_too_large = total > max_rows
+            break
+        rows = total
+        count += 1
+    else:
+        if rows < max_rows:
+            return _decide_by_age(count, rows, _until_ns(policy, queue, count), now_ns)
+    is_preferred = bool(policy.preferred) if rows == max_rows else is_next_too_large
+    until_ns = _until_ns(policy, queue, count)
+    in_time = not until_ns or now_ns < until_ns
+    return BatchDecision(count, rows, 0, "preferred" if is_preferred and in_time else "full")
+
+
+def _decide_by_age(count: int, rows: int, until_ns: int, now_ns: int) -> BatchDecision:
+    """Decide about requests that others may join until `until_ns`; 0 for not at all."""
+    if now_ns >= until_ns:
+        return BatchDecision(count, rows, 0, "delay" if until_ns else "idle")
     return BatchDecision(0, wait_until_ns=until_ns)
 
 
-def _oldest_ns(queue: Sequence[Queued], count: int) -> int:
-    """Return the earliest arrival of the first `count`; with priorities that need not be the first."""
-    return min([request.arrival_ns for request in islice(queue, count)])
+def _until_ns(policy: BatchPolicy, queue: Sequence[Queued], count: int) -> int:
+    """Return when the oldest of the first `count` has waited enough; 0 where none has to wait."""
+    if not policy.max_delay_ns:
+        return 0
+    # With priorities the oldest need not be the first.
+    return min([request.arrival_ns for request in islice(queue, count)]) + policy.max_delay_ns

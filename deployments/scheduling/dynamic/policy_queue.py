@@ -171,6 +171,9 @@ class PolicyQueue(RequestQueue):
         self._remove(request)
         return request
 
+    def take(self, count: int) -> list[QueuedRequest]:
+        return [self.popleft() for _ in range(count)]
+
     def cancel(self, request: QueuedRequest) -> None:
         self._remove(request)
 

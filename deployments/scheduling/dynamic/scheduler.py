@@ -84,8 +84,11 @@ class DynamicScheduler(DirectScheduler):
     def submit(self, request: QueuedRequest) -> None:
         if self._shape_key is not None:
             request.shapes = self._shape_key(request.infer)
-        self._queue.append(request)
-        if self._free or self._queue.requests >= self._prepare_at:
+        queue = self._queue
+        queue.append(request)
+        if self._gathering and queue.requests < self._policy.max_rows:
+            return
+        if self._free or queue.requests >= self._prepare_at:
             self.release()
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
@@ -149,10 +152,10 @@ class DynamicScheduler(DirectScheduler):
             self._prepare()
 
     def _dequeue(self, decision: BatchDecision) -> Batch:
-        requests = [self._queue.popleft() for _ in range(decision.size)]
+        size, rows, _, reason = decision
+        batch = Batch(self._queue.take(size), rows, reason)
         if self._queue.requests:
-            self.admission.batch.add(decision.size)
-        batch = Batch(requests, decision.rows, decision.reason)
+            self.admission.batch.add(size)
         _set_dispatch_time(batch)
         return batch
 

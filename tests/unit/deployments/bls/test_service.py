@@ -17,6 +17,7 @@ from app.routing.table import RoutingTable
 from backends.python.api import calls, pb_utils, server_api
 from backends.python.api.calls import ResponseIterator, executing
 from backends.python.api.request import InferenceTrace
+from backends.python.api.tensor import received_tensor
 from deployments.bls.service import Connection
 from deployments.spec import ModelSpec
 from tests.unit.backend_harness import Call
@@ -248,7 +249,7 @@ def test_tensors_of_a_blocking_call_are_not_copied(bench: Bench) -> None:
 
 def test_a_response_handed_on_stays_where_it_is(bench: Bench) -> None:
     data = memoryview(bytes(16))
-    received = pb_utils.Tensor._received(Tensor("y", "FP32", (4,), data))
+    received = received_tensor(Tensor("y", "FP32", (4,), data))
     renamed = pb_utils.Tensor.from_dlpack("x", received)
     assert (renamed.name(), renamed._to_wire().data, received.name()) == ("x", data, "y")
     received.as_numpy()[0] = 7  # the model's own copy from now on

@@ -2,7 +2,10 @@
 
 import gc
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,7 +19,7 @@ from app.core.errors import FailureReason, InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
 from app.transport.settings import TransportSettings
 from app.transport.wire.compiled import compiled_messages
-from deployments.execution.queued_request import QueuedRequest
+from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.replica.compiled_requests import compiled_requests, plain_check
 from deployments.scheduling.queue import queue_full
 
@@ -96,7 +99,7 @@ def test_ordinary_requests_are_plainly_right(config: int, inputs: tuple[Tensor, 
 class Model:
     """What a `ServedModel` has, recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, durations: list[int] | None = None) -> None:
         self.calls: list[Any] = []
         self.submitted: list[QueuedRequest] = []
         self.refuses = False
@@ -112,6 +115,8 @@ class Model:
             scheduler=Scheduler(self),
             responses=self,
             in_flight=self.in_flight,
+            durations=durations,
+            many=6,
         )
 
     def read(self, request: InferRequest) -> InferRequest:
@@ -247,6 +252,51 @@ def test_a_plain_response_is_counted_and_sent_in_the_name_of_the_model() -> None
     assert not model.in_flight
 
 
+def test_responses_of_an_execution_are_sent_at_once() -> None:
+    model = Model()
+    for _ in range(4):
+        model.compiled.submit(PLAIN, model.recorded("sink"))
+    plain, traced, answered, broken = model.submitted
+    traced.infer, answered.answered = msgspec.structs.replace(PLAIN, trace="-"), True
+    broken.sink = cast(Any, lambda _: 1 / 0)
+    queue = ResponseQueue(cast(Any, None), print)
+    queue.held, queue.answer_all = True, model.compiled.answer_all
+    for pending in model.submitted:
+        pending._responses = cast(Any, SimpleNamespace(put=model.recorded("put")))
+    with raised_unraisable() as unraisable:
+        queue.reply_all([broken, plain, traced], [InferResponse(outputs=(FITTING,))] * 3)
+    assert [name for name, _ in model.calls] == ["record", "record", "sink", "put"]
+    assert (plain.answered, traced.answered, broken.answered) == (True, True, True)
+    assert isinstance(unraisable[0], ZeroDivisionError) and model.in_flight == {traced, answered}
+    with pytest.raises(RuntimeError, match="Unable to send response"):
+        queue.reply_all([answered], [InferResponse(outputs=(FITTING,))])
+    with pytest.raises(TypeError):
+        model.compiled.answer_all(1, [])  # type: ignore[arg-type]
+
+
+@contextmanager
+def raised_unraisable() -> Iterator[list[BaseException | None]]:
+    found: list[BaseException | None] = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda raised: found.append(raised.exc_value)
+    try:
+        yield found
+    finally:
+        sys.unraisablehook = hook
+
+
+def test_few_durations_are_appended_and_many_recorded() -> None:
+    durations: list[int] = []
+    model = Model(durations)
+    for _ in range(3):
+        model.compiled.submit(PLAIN, print)
+        pending = model.submitted[-1]
+        pending.dispatch_ns = pending.arrival_ns + 5
+        model.compiled.deliver(pending, InferResponse(outputs=(FITTING,)))
+    assert durations[1::2] == [5, 5] and min(durations[::2]) >= 0
+    ((record, (_, queue_ns)),) = model.calls
+    assert (record, queue_ns) == ("record", 5), "the third one would make them many"
+
+
 @pytest.mark.parametrize(
     ("request_change", "response"),
     [
@@ -310,7 +360,7 @@ def test_arguments_are_checked() -> None:
         ("submit", "deliver", "cancel", "refused", "record", "read", "write", "scheduler", "responses"), print
     )
     with pytest.raises(AttributeError):
-        PlainRequests(messages, CHECKS[0][1], int, "m", "1", **parts, in_flight=set())
+        PlainRequests(messages, CHECKS[0][1], int, "m", "1", **parts, in_flight=set(), durations=None, many=2)
     compiled = Model().compiled
     for call in (compiled.submit, compiled.deliver, CHECKS[0][1].rows):
         with pytest.raises(TypeError):

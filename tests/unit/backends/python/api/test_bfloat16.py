@@ -10,6 +10,7 @@ import pytest
 from app.core.tensors import Tensor as WireTensor
 from backends.python.api import pb_utils
 from backends.python.api.dlpack import Capsule, bfloat16_capsule, read_bfloat16
+from backends.python.api.tensor import received_tensor
 
 VALUES = np.array([[0.0, -1.5, np.inf], [3.0e38, 1.0, -0.0]], ml_dtypes.bfloat16)
 WIRE = WireTensor("T", "BF16", (2, 3), VALUES.tobytes())
@@ -29,7 +30,7 @@ def same(wire: WireTensor) -> bool:
 @pytest.mark.usefixtures("without_torch")
 @pytest.mark.parametrize("bare", [True, False], ids=["capsule", "object"])
 def test_dlpack_there_and_back(bare: bool) -> None:
-    received = pb_utils.Tensor._received(WIRE)
+    received = received_tensor(WIRE)
     capsule = received.to_dlpack()
     read = pb_utils.Tensor.from_dlpack("T", capsule if bare else Capsule(capsule))
     del received, capsule
@@ -69,7 +70,7 @@ def test_what_is_no_capsule_is_left_alone() -> None:
 
 def test_torch_reads_what_was_written_without_it() -> None:
     torch = pytest.importorskip("torch")
-    found = torch.from_dlpack(pb_utils.Tensor._received(WIRE))
+    found = torch.from_dlpack(received_tensor(WIRE))
     assert found.dtype == torch.bfloat16
     assert np.array_equal(found.float().numpy(), VALUES.astype(np.float32))
 

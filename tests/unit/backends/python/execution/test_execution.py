@@ -9,6 +9,7 @@ import pytest
 from app.core import buffers
 from app.core.tensors import Tensor
 from backends.python.api import pb_utils
+from backends.python.api.tensor import received_tensor
 from tests.unit.backend_harness import infer
 from tests.unit.python_models import (
     DECOUPLED,
@@ -271,7 +272,7 @@ def test_dlpack_of_torch_tensors() -> None:
     wire = tensor._to_wire()
     assert wire.datatype == "BF16"
     assert pb_utils.Tensor.from_dlpack("T", tensor.to_dlpack())._to_wire() == wire  # a bare capsule
-    received = pb_utils.Tensor._received(wire)
+    received = received_tensor(wire)
     assert torch.equal(torch.from_dlpack(received), source)
     floats = pb_utils.Tensor.from_dlpack("T", torch.ones(3))
     assert (floats.triton_dtype(), floats.as_numpy().tolist()) == (11, [1, 1, 1])

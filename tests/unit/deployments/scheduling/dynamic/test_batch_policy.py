@@ -1,6 +1,8 @@
 """Batch formation: a table of queues and what they make."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deployments.scheduling.dynamic.batch_policy import BatchDecision, BatchPolicy, decide_batch
 
@@ -59,3 +61,16 @@ def test_never_more_rows_than_the_maximum() -> None:
         for second in range(1, 9):
             formation = decide_batch(BatchPolicy(8), queue(first, second, 1), 0)
             assert 1 <= formation.rows <= 8
+
+
+@given(
+    st.sampled_from([BatchPolicy(8), BatchPolicy(8, (8,)), BatchPolicy(8, (), MS), BatchPolicy(8, (8,), MS)]),
+    st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2), st.sampled_from([(1,), (2,)])), min_size=1),
+    st.integers(0, 3),
+)
+def test_the_short_way_decides_as_the_long_one(
+    policy: BatchPolicy, items: list[tuple[int, int, tuple[int, ...]]], now_ms: int
+) -> None:
+    queued = [Item(*item) for item in items]
+    long_way = decide_batch(policy, queued, now_ms * MS, lambda _: True)
+    assert decide_batch(policy, queued, now_ms * MS) == long_way

@@ -355,7 +355,7 @@ async def test_statistics_count_successful_requests(answers: Answers) -> None:
     instance.finish(failing=["b"], took_ns=6000)
     submit(scheduler, answers, "x")
     instance.finish(failing=["x"])
-    counters = scheduler._statistics.counters
+    counters = scheduler._statistics.report()
     assert (counters.inference_count, counters.execution_count) == (4, 2)
     assert counters.compute_infer.count == 3  # b and x failed
     assert counters.compute_infer.ns == 1000 + 2 * 2000
