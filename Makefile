@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models native test lint types test-unit test-contract test-slow test-backends test-sanitizers test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills zipf fuzz clean
+.PHONY: serve models native test lint types test-unit test-contract test-engine test-slow test-backends test-sanitizers test-remote test-peer test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -45,6 +45,10 @@ test: lint models
 
 test-contract: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest $(wildcard tests/contract)
+
+# The same requests to the engine, which serves the same models in one process without Ray (`nereid dev`).
+test-engine: $(VENV)/.installed-test models
+	NEREID_TEST_ENGINE=1 $(BIN)/python -m pytest $(wildcard tests/contract)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -86,7 +90,7 @@ test-peer: $(VENV)/.installed-test models
 GPU_VENV := .venv-gpu
 test-gpu: $(GPU_VENV)/.installed
 	$(GPU_VENV)/bin/python -m pytest -m gpu -rs tests/gpu tests/unit/app/transport/memory/test_cuda_memory.py \
-		tests/unit/client/vision/test_tensors.py
+		tests/unit/client/vision/test_tensors.py tests/unit/client/test_gpu_pool.py
 
 # The files of cluster/. CRDS names a directory with definitions of KubeRay, KServe, KEDA and Prometheus's operator, in
 # any folders, to check against them too. The package that has Helm is large; without it the tests of the chart skip.

@@ -10,7 +10,7 @@ from hypothesis import settings
 from app.tools.migrate import torchserve
 from app.tools.migrate.plan import write
 from tests import environments
-from tests.server import ROOT, Server, free_port
+from tests.server import ROOT, WITH_ENGINE, EngineServer, Server, free_port
 from tests.unit.app.tools.migrate.sources import archive
 
 # No deadline: a slow machine is no defect. `make test` takes fewer examples, and the same ones each time;
@@ -28,7 +28,10 @@ _ENVIRONMENT = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "simple", **VERTEX_AI_ROU
 
 @pytest.fixture(scope="session")
 def nereid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server in mode NONE over the example repository and the models of the contract suite."""
+    """A server in mode NONE over the example repository and the models of the contract suite.
+
+    With NEREID_TEST_ENGINE it is the engine's, in one process without Ray.
+    """
     log = tmp_path_factory.mktemp("nereid") / "server.log"
     own = tmp_path_factory.mktemp("own") / "environment_model"
     shutil.copytree(CONTRACT_MODELS.parent / own.name, own)
@@ -42,6 +45,6 @@ def nereid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     arguments += ["--allow-tfserving=true", "--allow-torchserve=true"]
     for platform, port in CLOUD_PORTS.items():
         arguments += [f"--allow-{platform}=true", f"--{platform}-port={port}"]
-    server = Server(arguments, log, _ENVIRONMENT).start()
+    server = (EngineServer if WITH_ENGINE else Server)(arguments, log, _ENVIRONMENT).start()
     yield server
     server.stop()

@@ -18,6 +18,8 @@ import psutil
 
 START_S = 180.0
 ROOT = Path(__file__).parent.parent
+WITH_ENGINE = "NEREID_TEST_ENGINE" in os.environ
+"""Whether the contract suite asks the engine of one process."""
 
 
 def free_port() -> int:
@@ -163,3 +165,13 @@ class Server:
             return [*psutil.Process(self.process.pid).children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+
+class EngineServer(Server):
+    """The same models in one process without Ray: `nereid dev`, in a server's mode."""
+
+    program = (sys.executable, "-m", "nereid", "dev")
+
+    def _arguments_with_ports(self) -> list[str]:
+        given = [word.removeprefix("--model-repository=") for word in super()._arguments_with_ports()]
+        return [*given, "--model-control-mode=none"]

@@ -7,14 +7,16 @@ import pytest
 
 from tests.contract.conftest import Addresses
 from tests.rollout_calls import ASK
+from tests.server import WITH_ENGINE
 
 Ask = Callable[..., tuple[str, Any]]
+of_a_cluster = pytest.mark.skipif(WITH_ENGINE, reason="rollouts need a cluster")
 
 
 @pytest.fixture(params=list(ASK))
 def ask(request: pytest.FixtureRequest, server: Addresses) -> Ask:
     """Asks over one of the protocols; the status of an error is that of HTTP."""
-    codes = {"NOT_FOUND": "404", "INVALID_ARGUMENT": "400"}
+    codes = {"NOT_FOUND": "404", "INVALID_ARGUMENT": "400", "UNIMPLEMENTED": "501"}
 
     def called(*arguments: Any) -> tuple[str, Any]:
         status, answer = ASK[request.param](getattr(server, request.param), *arguments)
@@ -23,6 +25,13 @@ def ask(request: pytest.FixtureRequest, server: Addresses) -> Ask:
     return called
 
 
+@pytest.mark.skipif(not WITH_ENGINE, reason="of a server of one process")
+def test_one_process_says_that_it_has_no_rollouts(ask: Ask) -> None:
+    refused = "501", "there are no rollouts in a server of one process"
+    assert ask("simple") == ask("simple", {"action": "start"}) == refused
+
+
+@of_a_cluster
 @pytest.mark.parametrize("model", ["simple", "none_such"])
 @pytest.mark.parametrize("action", [None, "pause", "set", "resume", "promote", "abort"])
 def test_without_a_rollout_there_is_nothing_to_change(ask: Ask, model: str, action: str | None) -> None:
@@ -30,6 +39,7 @@ def test_without_a_rollout_there_is_nothing_to_change(ask: Ask, model: str, acti
     assert (status, text.partition(";")[0]) == ("404", f"model '{model}' has had no rollout")
 
 
+@of_a_cluster
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -49,6 +59,7 @@ def test_a_rollout_that_cannot_be_started_says_why(ask: Ask, change: Any, text: 
     assert (status, answer[: len(text)]) == ("400", text)
 
 
+@of_a_cluster
 def test_an_unknown_model_is_refused_as_by_a_load(ask: Ask) -> None:
     assert ask("none_such", {"action": "start"})[1] == (
         "failed to load 'none_such', failed to poll from model repository"
