@@ -1,7 +1,5 @@
 """The errors of the in-process API, named as in Triton's."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from app.core.errors import ErrorCode, Failure, InferError
@@ -61,12 +59,25 @@ def error_of(failure: Failure) -> TritonError:
     return _KINDS.get(failure.code, UnknownError)(failure.message)
 
 
-@contextmanager
-def triton_errors() -> Iterator[None]:
-    """Raise the errors of this API in place of the server's own."""
-    try:
-        yield
-    except InferError as error:
-        raise error_of(error.failure) from None
-    except (SettingsError, TritonModelException) as error:
-        raise InvalidArgumentError(str(error)) from None
+class _TritonErrors:
+    """A context that raises the errors of this API in place of the server's own."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InferError):
+            raise error_of(error.failure) from None
+        if isinstance(error, SettingsError | TritonModelException):
+            raise InvalidArgumentError(str(error)) from None
+
+
+_TRITON_ERRORS: Final = _TritonErrors()
+
+
+def triton_errors() -> _TritonErrors:
+    """Return the context that raises the errors of this API in place of the server's own."""
+    # One object without state: a generator's context costs a request three times as much.
+    return _TRITON_ERRORS

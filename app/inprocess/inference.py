@@ -4,7 +4,7 @@ import asyncio
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from app.engine.sent import MAX_WAITING
 from app.inprocess.errors import InvalidArgumentError, TritonError, error_of, triton_errors
 from app.inprocess.kinds import RequestFlag
 from app.inprocess.tensors import Device, Tensor
+
+_START: Final = int(RequestFlag.SEQUENCE_START)
+_END: Final = int(RequestFlag.SEQUENCE_END)
 
 
 class Addressed(Protocol):
@@ -61,6 +64,7 @@ class InferenceRequest:
 
     def to_infer(self) -> InferRequest:
         """Return the request in the form of the server."""
+        flags = int(self.flags)  # operators of an enumeration make members, which takes a microsecond each
         return InferRequest(
             self.model.name,
             self.model.version_text,
@@ -68,8 +72,8 @@ class InferenceRequest:
             id=self.request_id or "",
             parameters=dict(self.parameters),
             sequence_id=self.correlation_id or 0,
-            sequence_start=bool(self.flags & RequestFlag.SEQUENCE_START),
-            sequence_end=bool(self.flags & RequestFlag.SEQUENCE_END),
+            sequence_start=flags & _START != 0,
+            sequence_end=flags & _END != 0,
             priority=self.priority,
             timeout_us=self.timeout,
         )
