@@ -6,15 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.core.errors import InferError
 from app.core.installation import install_command
 from app.settings.errors import SettingsError
+from app.tools.progress import Shown
 
 if TYPE_CHECKING:  # they need pyarrow
     from app.offline.blocks import Block, Source
@@ -30,10 +29,8 @@ _EXAMPLE: Final = """example:
 Inputs of the model are read from columns of their names. Other files than *.parquet and *.jsonl are rows
 with the columns `row` (the name) and `bytes`; in JSON, {"b64": "..."} is a binary value. The output has a
 Parquet file for each block of rows, with the kept columns, the model's outputs, and `error`. --resume goes
-on with a run that was cut off. The exit status is 0 when every row has an answer, 1 when some have none,
-2 when nothing was run."""
-_PLAIN_S: Final = 10.0
-"""Seconds between lines where the output is no terminal."""
+on with a run that was cut off. The exit status is 0 when every row of the output has an answer, 1 when some
+have none, 2 when nothing was run."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(summary))
     else:
         print(_sentence(summary))
-    return 1 if summary["failed"] else 0
+    return 1 if summary["failed"] or summary["kept_failed"] else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,6 +105,7 @@ def _size(text: str) -> int:
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     from app.offline.blocks import InputError, blocks, open_source
     from app.offline.output import Output
+    from app.offline.run import kept
 
     if arguments.block_rows < 1 or arguments.batch_size < 0 or arguments.actors < 0:
         raise InputError("--block-rows, --batch-size and --actors are positive numbers")
@@ -117,19 +115,23 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     output = Output.open(arguments.output)
     about = {"input": source.url, "format": source.format, "block_rows": arguments.block_rows}
     left = output.begin({**job._asdict(), **about, "blocks": len(every)}, every, arguments.resume)
+    before = kept(output, [block for block in every if block not in left])
     started = time.monotonic()
     rows = failed = 0
-    with _progress(len(every), len(every) - len(left)) as tick:
-        for done in _work(arguments, job, source, output, left) if left else ():
+    with Shown(Console(stderr=True), arguments.model, "parts") as shown:
+        shown.tick("loading", len(every) - len(left), len(every))
+        for number, done in enumerate(_work(arguments, job, source, output, left) if left else (), 1):
             rows, failed = rows + done["rows"], failed + done["failed"]
-            tick(rows, failed)
+            shown.tick("running", len(every) - len(left) + number, len(every), _text(rows, failed))
     output.finish(every)
     return {
         "output": arguments.output,
         "rows": rows,
         "failed": failed,
         "parts": len(every),
-        "kept_parts": len(every) - len(left),
+        "kept_parts": before.parts,
+        "kept_rows": before.rows,
+        "kept_failed": before.failed,
         "seconds": round(time.monotonic() - started, 3),
     }
 
@@ -173,28 +175,6 @@ def _columns(pairs: Iterable[str]) -> Mapping[str, str]:
     return found
 
 
-@contextmanager
-def _progress(total: int, done: int) -> Iterator[Any]:
-    """Show progress on standard error: a bar on a terminal, a line now and then elsewhere."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task("loading the model", total=total, completed=done)
-            yield lambda rows, failed: bar.update(task, advance=1, description=_text(rows, failed))
-        return
-    shown, parts = time.monotonic(), done
-
-    def tick(rows: int, failed: int) -> None:
-        nonlocal shown, parts
-        parts += 1
-        if time.monotonic() - shown >= _PLAIN_S:
-            shown = time.monotonic()
-            print(f"{parts} of {total} parts, {_text(rows, failed)}", file=sys.stderr)
-
-    yield tick
-
-
 def _text(rows: int, failed: int) -> str:
     return f"{rows} rows" + (f", {failed} failed" if failed else "")
 
@@ -202,5 +182,6 @@ def _text(rows: int, failed: int) -> str:
 def _sentence(summary: Mapping[str, Any]) -> str:
     rows, seconds = summary["rows"], summary["seconds"]
     text = f"{_text(rows, summary['failed'])} in {seconds:.1f} s ({rows / max(seconds, 1e-9):.0f} a second)"
-    kept = f", of which {summary['kept_parts']} were there" if summary["kept_parts"] else ""
+    there = _text(summary["kept_rows"], summary["kept_failed"])
+    kept = f", of which {summary['kept_parts']} were there ({there})" if summary["kept_parts"] else ""
     return f"{summary['output']}: {text}; {summary['parts']} parts{kept}"

@@ -1,7 +1,7 @@
 """Rows of a table through a model of an engine."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
@@ -66,11 +66,11 @@ class Model:
         self._engine = Engine.open(model_repository=list(job.repository), **flags)
         self._job = job
         try:
-            self._engine.load(job.model)
+            instances = self._load()
             self._config = self._engine.config(job.model, job.version)
             self._rows = job.rows or min(self._config.max_batch_size, _ROWS) or 1
             self._check()
-            self._in_flight = 2 * self._form_no_batches()
+            self._in_flight = 2 * instances
         except BaseException:
             self.close()
             raise
@@ -95,19 +95,25 @@ class Model:
         if unknown:
             raise InputError(f"model '{config.name}' has no input or output '{min(unknown)}'")
 
-    def _form_no_batches(self) -> int:
+    def _load(self) -> int:
         """Load models without their dynamic batching; return the largest number of instances among them.
 
         Requests have many rows already. Which of them are joined depends on the time, and on that in turn the
         last bits of results, and whether a row fails together with another one.
         """
+        engine, name = self._engine, self._job.model
+        declared = _with_steps(name, lambda each: engine.repository.catalog.candidate(each, None).config)
+        # Steps first: the load of an ensemble loads those that are not there.
+        batching = [each for each in reversed(declared) if declared[each].HasField("dynamic_batching")]
+        for each in batching:
+            engine.load(each, _without_batching(declared[each]))
+        if name not in batching:
+            engine.load(name)
         instances = 1
-        for name in _with_steps(self._engine, self._config):
-            config = self._engine.config(name)
-            if config.HasField("dynamic_batching"):
-                config = mc.ModelConfig.FromString(config.SerializeToString())
-                config.ClearField("dynamic_batching")
-                self._engine.load(name, MessageToJson(config, preserving_proto_field_name=True))
+        for each in declared:
+            config = engine.config(each)
+            if config.HasField("dynamic_batching"):  # nothing but the loaded model has told of it
+                engine.load(each, _without_batching(config))
             instances = max(instances, sum(group.count for group in config.instance_group))
         return instances
 
@@ -214,12 +220,22 @@ def _datatype(number: int) -> str:
     return BY_CONFIG_NAME[mc.DataType.Name(number)].name
 
 
-def _with_steps(engine: Engine, config: mc.ModelConfig) -> Iterable[str]:
-    """Return the name of a model and of all that it calls as an ensemble."""
-    names = {config.name: None}
-    for step in config.ensemble_scheduling.step:
-        names.update(dict.fromkeys(_with_steps(engine, engine.config(step.model_name))))
-    return names
+def _without_batching(config: mc.ModelConfig) -> str:
+    """Return a configuration as JSON, without its dynamic batching."""
+    other = mc.ModelConfig.FromString(config.SerializeToString())
+    other.ClearField("dynamic_batching")
+    return str(MessageToJson(other, preserving_proto_field_name=True))
+
+
+def _with_steps(name: str, read: Callable[[str], mc.ModelConfig]) -> dict[str, mc.ModelConfig]:
+    """Return the configurations of a model and, behind it, of all that it calls as an ensemble."""
+    found = {name: read(name)}
+    waiting = [found[name]]
+    for config in waiting:  # which grows meanwhile
+        steps = [each.model_name for each in config.ensemble_scheduling.step if each.model_name not in found]
+        found |= {each: read(each) for each in steps}
+        waiting += [found[each] for each in dict.fromkeys(steps)]
+    return found
 
 
 def _batches(

@@ -58,6 +58,15 @@ class Output(NamedTuple):
         pq.write_table(table, sink)
         self._put(part(block), sink.getvalue().to_pybytes())
 
+    def column(self, block: Block, name: str) -> pa.ChunkedArray:
+        """Read a column of the part of a block; raise `InputError` if it cannot be read."""
+        path = f"{self.path}/{part(block)}"
+        try:
+            with self.storage.open(path, "rb") as file:
+                return pq.read_table(file, columns=[name])[name]
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"cannot read '{path}': {error}") from error
+
     def finish(self, blocks: Sequence[Block]) -> None:
         """Write the manifest."""
         self._put(_MANIFEST, json.dumps({"parts": [part(block) for block in blocks]}, indent=2).encode())

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-import pyarrow.compute as pc
-
 from app.offline.blocks import Block, Source, read
 from app.offline.execution import ERROR, Job, Model
 from app.offline.output import Output
@@ -17,6 +15,24 @@ class Done(NamedTuple):
     number: int
     rows: int
     failed: int
+
+
+class Kept(NamedTuple):
+    """What an earlier run has written: parts, their rows, and how many of those have failed."""
+
+    parts: int
+    rows: int
+    failed: int
+
+
+def kept(output: Output, blocks: Sequence[Block]) -> Kept:
+    """Count what the parts of blocks have.
+
+    Raises:
+        InputError: a part cannot be read.
+    """
+    errors = [output.column(block, ERROR) for block in blocks]
+    return Kept(len(errors), sum(map(len, errors)), sum(len(each) - each.null_count for each in errors))
 
 
 class Worker:
@@ -39,7 +55,7 @@ class Worker:
         """
         table = self._model.run(read(self._source, block))
         self._output.write(block, table)
-        return Done(block.number, len(table), int(pc.sum(table[ERROR].is_valid()).as_py() or 0))
+        return Done(block.number, len(table), len(table) - table[ERROR].null_count)
 
 
 def here(job: Job, source: Source, output: Output, blocks: Sequence[Block]) -> Iterator[Done]:

@@ -22,7 +22,7 @@ from app.tools.perf.bench import Bench
 from app.tools.perf.command.flags import read_options
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.report import text
-from app.tools.perf.report.progress import Shown
+from app.tools.progress import Shown
 from nereid_client import Server, ServerError
 
 _ABOUT: Final = """Find the configuration with which a model of a running server answers most requests a

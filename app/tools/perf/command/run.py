@@ -19,8 +19,8 @@ from app.tools.perf.generator.job import Level
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.report import text
 from app.tools.perf.report.csv import csv_text
-from app.tools.perf.report.progress import Shown
 from app.tools.perf.result import FORMAT, Result
+from app.tools.progress import Shown
 from nereid_client import ServerError
 
 _CAPACITY = Level("concurrency", 16)

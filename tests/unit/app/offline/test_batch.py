@@ -163,6 +163,49 @@ def test_a_run_that_was_cut_off_goes_on(
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").glob("part-*")} == parts
 
 
+def test_rows_that_failed_before_a_run_was_cut_off_count(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_model(models, "double", PICKY, config=BATCHED % (1, 1))
+    write_parquet(tmp_path / "in.parquet", {"IN": [float(n) for n in range(21)]})
+    assert run(tmp_path, "in.parquet", "--block-rows", "7") == 1
+    (tmp_path / "out" / "part-000002.parquet").unlink()
+    assert run(tmp_path, "in.parquet", "--block-rows", "7", "--resume") == 1  # 13 is in a part that is kept
+    assert ": 7 rows in " in (text := capsys.readouterr().out)
+    assert text.endswith("; 3 parts, of which 2 were there (14 rows, 1 failed)\n")
+    (tmp_path / "out" / "part-000001.parquet").unlink()
+    assert run(tmp_path, "in.parquet", "--block-rows", "7", "--resume", "--json") == 1
+    summary = json.loads(capsys.readouterr().out)
+    assert [summary[each] for each in ("rows", "failed", "kept_rows", "kept_failed")] == [7, 1, 14, 0]
+
+
+def test_a_part_that_cannot_be_read_is_named(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_model(models, "double", config=BATCHED % (1, 1))
+    write_parquet(tmp_path / "in.parquet", {"IN": [1.0]})
+    assert run(tmp_path, "in.parquet") == 0
+    (tmp_path / "out" / "part-000000.parquet").write_bytes(b"broken")
+    assert run(tmp_path, "in.parquet", "--resume") == 2
+    assert "part-000000.parquet': " in capsys.readouterr().err
+
+
+def test_models_are_loaded_once_without_their_dynamic_batching(tmp_path: Path, models: Path) -> None:
+    for name in ("double", "again"):
+        log = f"with open({str(tmp_path / name)!r}, 'a') as file:"
+        loads = f"{log}\n    file.write(args['model_config'] + '\\n')"
+        add_model(models, name, config=BATCHED % (1, 1), initialize=loads)
+    add_ensemble(models, "fourfold", "double", "again")
+    config = models / "fourfold" / "config.pbtxt"
+    config.write_text(config.read_text() + "max_batch_size: 4\n")
+    write_parquet(tmp_path / "in.parquet", {"IN": [[1.0], [2.0]]})
+    assert run(tmp_path, "in.parquet", model="fourfold") == 0
+    assert [row["OUT"] for row in answers(tmp_path)] == [[4.0], [8.0]]
+    for name in ("double", "again"):
+        (loaded,) = (tmp_path / name).read_text().splitlines()
+        assert "dynamic_batching" not in json.loads(loaded)
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
