@@ -1,22 +1,25 @@
-"""TensorFlow Serving's REST API, which is also KServe's V1: status, metadata, `:predict`."""
+"""TensorFlow Serving's REST API, also KServe's V1: status, metadata, `:predict`, `:classify`, `:regress`."""
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 
 from app.core.errors import ErrorCode, InferError, unsupported
+from app.core.tensors import InferRequest, InferResponse
 from app.ingress.access.guard import Ask
 from app.ingress.compatible.route import HEAVY, TaskRoute
 from app.ingress.http1.exchange import Exchange, Route
 from app.ingress.rest.context import RouteContext
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
-from app.protocol.tfserving import descriptions
+from app.protocol.tfserving import descriptions, examples
 from app.protocol.tfserving.rest import decode_predict, encode_predictions
-from app.protocol.tfserving.signature import labelled_version, servable_not_found, signature_of
+from app.protocol.tfserving.signature import Signature, labelled_version, servable_not_found, signature_of
 from app.routing.table import VersionEntry
 from app.routing.waiting_room import resolve_loaded
 
@@ -34,7 +37,7 @@ def find_route(context: RouteContext, head: RequestHead) -> tuple[Ask, Route] | 
     model, version, label = unquote(match[1]), match[2] or "", unquote(match[3] or "")
     if head.method == "GET":
         return Ask("metadata", model), _DescribeRoute(context, model, version, label, bool(match[4]))
-    return Ask("inference", model), _PredictRoute(context, model, version, label, match[4])
+    return Ask("inference", model), _INFERENCES[match[4]](context, model, version, label)
 
 
 async def resolve(context: RouteContext, model: str, version: str, label: str) -> VersionEntry:
@@ -94,14 +97,8 @@ class _DescribeRoute(_ModelRoute):
 
 
 class _PredictRoute(_ModelRoute):
-    def __init__(self, context: RouteContext, model: str, version: str, label: str, verb: str) -> None:
-        super().__init__(context, model, version, label)
-        self._verb = verb
-
     async def respond(self, exchange: Exchange, body: memoryview) -> None:
         entry = await self._resolve()
-        if self._verb != "predict":
-            raise unsupported(f":{self._verb} is not served: call :predict with the inputs of the model")
         signature = signature_of(entry.model_config)
         decode = (self._model, str(entry.version), body, signature, self.context.max_input_size)
         if len(body) > HEAVY:
@@ -115,3 +112,50 @@ class _PredictRoute(_ModelRoute):
         else:
             encoded = encode_predictions(*answer)
         exchange.respond(200, JSON_HEADERS, (encoded,))
+
+
+class _ExamplesRoute(_ModelRoute, ABC):
+    async def respond(self, exchange: Exchange, body: memoryview) -> None:
+        entry = await self._resolve()
+        signature = signature_of(entry.model_config)
+        decode = body, signature, self.context.max_input_size
+        if len(body) > HEAVY:
+            found = await asyncio.to_thread(examples.decode_examples, *decode)
+        else:
+            found = examples.decode_examples(*decode)
+        request = self.request(self._model, entry.version, found, signature)
+        response = await self.infer(exchange, entry, request)
+        exchange.respond(200, JSON_HEADERS, (self.answer(response, signature, len(found)),))
+
+    @staticmethod
+    @abstractmethod
+    def request(model: str, version: int, examples: Sequence[bytes], signature: Signature) -> InferRequest:
+        """Return the request that some examples stand for."""
+
+    @staticmethod
+    @abstractmethod
+    def answer(response: InferResponse, signature: Signature, count: int) -> bytes:
+        """Return the body of the answer for so many examples."""
+
+
+class _ClassifyRoute(_ExamplesRoute):
+    request = staticmethod(examples.classify_request)
+
+    @staticmethod
+    def answer(response: InferResponse, signature: Signature, count: int) -> bytes:
+        return examples.encode_classes(examples.classes(response, signature, count))
+
+
+class _RegressRoute(_ExamplesRoute):
+    request = staticmethod(examples.regress_request)
+
+    @staticmethod
+    def answer(response: InferResponse, signature: Signature, count: int) -> bytes:
+        return examples.encode_values(examples.values(response, signature, count))
+
+
+_INFERENCES: Final[dict[str, Callable[..., Route]]] = {
+    "predict": _PredictRoute,
+    "classify": _ClassifyRoute,
+    "regress": _RegressRoute,
+}

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC API: Predict, GetModelMetadata and GetModelStatus."""
+"""TensorFlow Serving's gRPC API: Predict, Classify, Regress, GetModelMetadata and GetModelStatus."""
 
 import asyncio
 from functools import partial
@@ -10,9 +10,10 @@ from app.ingress.access.caller import GRANT
 from app.ingress.grpc.rpc import Method
 from app.ingress.http2.call import UnaryCall
 from app.ingress.service.interface import InferenceService
+from app.protocol.tfserving import examples
 from app.protocol.tfserving import grpc as messages
 from app.protocol.tfserving.descriptions import version_status
-from app.protocol.tfserving.signature import labelled_version, servable_not_found, signature_of
+from app.protocol.tfserving.signature import Signature, labelled_version, servable_not_found, signature_of
 from app.routing.table import VersionEntry
 from app.routing.waiting_room import resolve_loaded
 
@@ -24,6 +25,8 @@ def tfserving_methods(service: InferenceService) -> dict[str, Method]:
     made = _Methods(service)
     calls = {
         f"/{messages.PREDICTION_SERVICE}/Predict": ("inference", made.predict),
+        f"/{messages.PREDICTION_SERVICE}/Classify": ("inference", made.classify),
+        f"/{messages.PREDICTION_SERVICE}/Regress": ("inference", made.regress),
         f"/{messages.PREDICTION_SERVICE}/GetModelMetadata": ("metadata", made.metadata),
         f"/{messages.MODEL_SERVICE}/GetModelStatus": ("metadata", made.status),
     }
@@ -60,13 +63,26 @@ class _Methods:
 
     async def predict(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(messages.PredictRequest, data)
-        entry = await self._resolve(request.model_spec)
-        if entry.decoupled:
-            raise unsupported(_DECOUPLED)
-        signature = signature_of(entry.model_config)
+        entry, signature = await self._signed(request.model_spec)
         infer = messages.decode_predict(request, entry.version, signature, call.deadline)
         response = await self._infer(entry, infer)
         return messages.encode_predict(response, entry.version, signature)
+
+    async def classify(self, call: UnaryCall, data: bytes) -> Any:
+        request = _parsed(examples.ClassificationRequest, data)
+        entry, signature = await self._signed(request.model_spec)
+        found = examples.examples_of(request, signature)
+        infer = examples.classify_request(entry.name, entry.version, found, signature, call.deadline)
+        answer = examples.classes(await self._infer(entry, infer), signature, len(found))
+        return examples.classification_response(answer, entry.name, entry.version, signature)
+
+    async def regress(self, call: UnaryCall, data: bytes) -> Any:
+        request = _parsed(examples.RegressionRequest, data)
+        entry, signature = await self._signed(request.model_spec)
+        found = examples.examples_of(request, signature)
+        infer = examples.regress_request(entry.name, entry.version, found, signature, call.deadline)
+        answer = examples.values(await self._infer(entry, infer), signature, len(found))
+        return examples.regression_response(answer, entry.name, entry.version, signature)
 
     async def metadata(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(messages.GetModelMetadataRequest, data)
@@ -87,6 +103,13 @@ class _Methods:
         return messages.encode_status(
             version_status(spec.name, version, index.models)["model_version_status"]
         )
+
+    async def _signed(self, spec: Any) -> tuple[VersionEntry, Signature]:
+        """Return the version that answers an inference, and its signature."""
+        entry = await self._resolve(spec)
+        if entry.decoupled:
+            raise unsupported(_DECOUPLED)
+        return entry, signature_of(entry.model_config)
 
     async def _resolve(self, spec: Any) -> VersionEntry:
         _require(spec.name)

@@ -51,6 +51,36 @@ _POOL: Final = MessagePool(
         "PredictResponse": (
             "outputs:map<tensorflow.serving.TensorProto>=1 model_spec:tensorflow.serving.ModelSpec=2"
         ),
+        "BytesList": "value:*bytes=1",
+        "FloatList": "value:*float=1",
+        "Int64List": "value:*int64=1",
+        "Feature": (
+            "bytes_list:tensorflow.serving.BytesList=1 float_list:tensorflow.serving.FloatList=2 "
+            "int64_list:tensorflow.serving.Int64List=3"
+        ),
+        "Features": "feature:map<tensorflow.serving.Feature>=1",
+        "Example": "features:tensorflow.serving.Features=1",
+        "ExampleList": "examples:*bytes=1",
+        "ExampleListWithContext": "examples:*bytes=1 context:bytes=2",
+        "Input": (
+            "example_list:tensorflow.serving.ExampleList=1 "
+            "example_list_with_context:tensorflow.serving.ExampleListWithContext=2"
+        ),
+        "ClassificationRequest": (
+            "model_spec:tensorflow.serving.ModelSpec=1 input:tensorflow.serving.Input=2"
+        ),
+        "Class": "label:string=1 score:float=2",
+        "Classifications": "classes:*tensorflow.serving.Class=1",
+        "ClassificationResult": "classifications:*tensorflow.serving.Classifications=1",
+        "ClassificationResponse": (
+            "result:tensorflow.serving.ClassificationResult=1 model_spec:tensorflow.serving.ModelSpec=2"
+        ),
+        "RegressionRequest": "model_spec:tensorflow.serving.ModelSpec=1 input:tensorflow.serving.Input=2",
+        "Regression": "value:float=1",
+        "RegressionResult": "regressions:*tensorflow.serving.Regression=1",
+        "RegressionResponse": (
+            "result:tensorflow.serving.RegressionResult=1 model_spec:tensorflow.serving.ModelSpec=2"
+        ),
         "GetModelMetadataRequest": "model_spec:tensorflow.serving.ModelSpec=1 metadata_field:*string=2",
         "GetModelMetadataResponse": (
             "model_spec:tensorflow.serving.ModelSpec=1 metadata:map<google.protobuf.Any>=2"
@@ -61,5 +91,5 @@ _POOL: Final = MessagePool(
         "GetModelStatusResponse": "model_version_status:*tensorflow.serving.ModelVersionStatus=1",
     },
 )
-"""Enums are their numbers."""
+"""Enums are their numbers; the examples of a list are bytes, which go to the model as they are."""
 message_class: Final = _POOL.message_class

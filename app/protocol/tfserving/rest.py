@@ -51,11 +51,8 @@ def decode_predict(
     """
     if len(body) > limit:
         raise json_too_large(len(body), limit)
-    document = _parse(bytes(body))
-    name = document.get("signature_name", "")
-    if not isinstance(name, str):
-        raise invalid_arg("not formatted correctly. 'signature_name' key must be a string value.")
-    signature.require(name)
+    document = parse(bytes(body))
+    signature.require(signature_name(document))
     rows = "instances" in document
     if rows and "inputs" in document:
         raise invalid_arg(
@@ -68,7 +65,16 @@ def decode_predict(
     return Predict(InferRequest(model, version, tensors), rows)
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def signature_name(document: dict[str, Any]) -> str:
+    """Return the signature that a request asks for; raise `InferError` for what is no name."""
+    name = document.get("signature_name", "")
+    if not isinstance(name, str):
+        raise invalid_arg("not formatted correctly. 'signature_name' key must be a string value.")
+    return name
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Return the object that a body is; raise `InferError` for another one."""
     if not body:
         raise invalid_arg("JSON Parse error: The document is empty")
     try:
