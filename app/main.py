@@ -13,7 +13,7 @@ from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from deployments import spec
 from deployments.builder import HEALTH_CHECKS, QUIET, ROUTER_CONFIG
-from deployments.manager.applications import is_model_application
+from deployments.manager.serve.applications import is_model_application
 from nereid.deployments import Ingress, RepositoryManager
 
 APPLICATION = "nereid"
@@ -51,7 +51,7 @@ def compose(settings: ServerSettings) -> Application:
         Ingress,
         name=INGRESS,
         request_router_config=ROUTER_CONFIG,
-        num_replicas=settings.ingress.replicas,  # of one node; `deployments/manager/nodes.py` scales it
+        num_replicas=settings.ingress.replicas,  # of one node; `deployments/manager/serve/nodes.py` scales it
         max_ongoing_requests=4096,  # ensembles called by Serve handles; requests of clients do not pass Serve
         health_check_timeout_s=settings.cluster.replica_timeout_s / HEALTH_CHECKS,
         graceful_shutdown_timeout_s=settings.server.exit_timeout_s + 10,

@@ -35,7 +35,7 @@ Room = Callable[[str, int, int], AbstractAsyncContextManager[None]]
 
 
 class Applications(Protocol):
-    """Runs model versions: in Serve (`deployments.manager.applications`), or in this process."""
+    """Runs model versions: in Serve (`deployments.manager.serve.applications`), or in this process."""
 
     async def deploy(self, spec: ModelSpec) -> Description:
         """Start a version and wait for the outcome of its load; raise `InferError` if it cannot start."""

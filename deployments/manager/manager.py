@@ -22,15 +22,16 @@ from app.ray_adapter.serve_log import omit_failures
 from app.routing.router import Router
 from app.routing.table import RoutingTable, encode_table
 from app.settings.settings import ServerSettings
-from deployments.manager import applications, load_messages
+from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import LONG_LOAD_S, requested_by
-from deployments.manager.nodes import NodeWatch, warn_of_nodes_out_of_reach
 from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
 from deployments.manager.requests import Requests
 from deployments.manager.routing_publisher import RoutingPublisher
+from deployments.manager.serve import applications
+from deployments.manager.serve.nodes import NodeWatch, warn_of_nodes_out_of_reach
 from deployments.model_store.cache import private_root
 from deployments.model_store.config_overrides import PREFIX, ConfigOverrides
 from deployments.model_store.layout import ModelEntry

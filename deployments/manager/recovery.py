@@ -10,11 +10,11 @@ from app.core.errors import InferError
 from app.core.identifiers import base_name
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
-from deployments.manager import applications
-from deployments.manager.applications import ModelApplication
 from deployments.manager.catalog import Catalog
 from deployments.manager.deployer import Deployer, Spawn
 from deployments.manager.lifecycle import Lifecycle
+from deployments.manager.serve import applications
+from deployments.manager.serve.applications import ModelApplication
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
 from deployments.rollout.rollouts import Routed

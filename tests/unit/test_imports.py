@@ -16,7 +16,8 @@ TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access app.console app.core app.core.config app.core.observability app.core.rollout
-    app.engine app.offline app.routing app.settings app.tools.migrate backends deployments.environments
+    app.engine app.offline app.routing app.settings app.tools app.tools.migrate backends
+    deployments.environments
     deployments.manager deployments.model_store nereid
 app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
@@ -77,11 +78,12 @@ app.settings: app.access app.core app.core.config app.core.observability app.nat
 app.testing: app.core app.core.config app.engine app.routing app.transport backends backends.python.api
     deployments.bls nereid
 app.tools:
-app.tools.analyze: app.tools.perf app.tools.perf.command app.tools.perf.generator app.tools.perf.report
-    nereid_client
+app.tools.analyze: app.tools app.tools.perf app.tools.perf.command app.tools.perf.generator
+    app.tools.perf.report nereid_client
 app.tools.migrate: app.core app.protocol app.protocol.tfserving
 app.tools.perf: app.tools.perf.generator nereid_client
-app.tools.perf.command: app.tools.perf app.tools.perf.generator app.tools.perf.report nereid_client
+app.tools.perf.command: app.tools app.tools.perf app.tools.perf.generator app.tools.perf.report
+    nereid_client
 app.tools.perf.generator: nereid_client
 app.tools.perf.report: app.tools.perf app.tools.perf.generator
 app.transport:
@@ -123,7 +125,10 @@ deployments.execution: app.core app.core.config backends deployments.event_loop_
     deployments.rate_limiting
 deployments.manager: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter
     app.routing app.settings app.transport app.transport.channel deployments deployments.execution
-    deployments.model_store deployments.residency deployments.rollout deployments.scaling
+    deployments.manager.serve deployments.model_store deployments.residency deployments.rollout
+    deployments.scaling
+deployments.manager.serve: app.core app.core.rollout app.ray_adapter app.transport app.transport.channel
+    deployments
 deployments.model_store: app.core app.core.config app.settings app.transport.channel backends backends.fil
     deployments
 deployments.rate_limiting: app.core app.core.config app.transport.channel

@@ -12,9 +12,10 @@ from app.core.rollout.split import Split
 from app.ray_adapter.applications import ReplicaCounts
 from app.routing.table import RoutingTable, decode_table
 from app.settings.load import from_args
-from deployments.manager import applications, manager
-from deployments.manager.applications import ModelApplication, parse_application
+from deployments.manager import manager
 from deployments.manager.manager import RepositoryManager
+from deployments.manager.serve import applications
+from deployments.manager.serve.applications import ModelApplication, parse_application
 from deployments.parameters import replica_parameters
 from deployments.scaling import autoscaler
 from deployments.spec import Description, ModelSpec
@@ -41,7 +42,7 @@ class FakeStore:
 
 
 class FakeServe:
-    """Replaces the functions of `deployments.manager.applications`."""
+    """Replaces the functions of `deployments.manager.serve.applications`."""
 
     def __init__(self) -> None:
         self.running: dict[str, Description] = {}

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from app.core.errors import InferError, internal
-from deployments.manager import applications
 from deployments.manager.manager import RepositoryManager
+from deployments.manager.serve import applications
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.manager.manager_bench import Bench, load, load_error, states
 from tests.waiting import until

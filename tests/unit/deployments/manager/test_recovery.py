@@ -6,8 +6,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.routing.table import decode_table
-from deployments.manager import applications
-from deployments.manager.applications import ModelApplication, parse_application
+from deployments.manager.serve import applications
+from deployments.manager.serve.applications import ModelApplication, parse_application
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.manager.manager_bench import Bench, load, reason, states
 from tests.unit.deployments.model_directories import KEY

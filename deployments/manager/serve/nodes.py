@@ -8,7 +8,7 @@ from typing import Final
 
 from app.ray_adapter.applications import scale_deployment
 from app.ray_adapter.node import gpus_by_node
-from deployments.manager import applications
+from deployments.manager.serve import applications
 
 logger = logging.getLogger(__name__)
 

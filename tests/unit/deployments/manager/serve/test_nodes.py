@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from deployments.manager import applications, nodes
-from deployments.manager.nodes import IngressCount, NodeWatch
+from deployments.manager.serve import applications, nodes
+from deployments.manager.serve.nodes import IngressCount, NodeWatch
 
 INGRESS = ("nereid", "ingress")
 

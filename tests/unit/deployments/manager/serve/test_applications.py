@@ -17,14 +17,14 @@ from app.core.errors import InferError
 from app.core.identifiers import application_name, base_name
 from app.ray_adapter import applications as adapter
 from app.ray_adapter.replicas import ReplicaAddress
-from deployments.manager import applications
-from deployments.manager.applications import (
+from deployments.manager.serve import applications
+from deployments.manager.serve.applications import (
     ModelApplication,
     deploy,
     parse_application,
     update,
 )
-from deployments.manager.replicas import ReplicaList
+from deployments.manager.serve.replicas import ReplicaList
 from deployments.spec import Description, ModelSpec
 from tests.waiting import let_run, until
 

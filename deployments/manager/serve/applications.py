@@ -28,7 +28,7 @@ from app.ray_adapter.applications import (
 )
 from app.ray_adapter.handles import new_handle
 from deployments.builder import build
-from deployments.manager.replicas import update_replicas, watch_replicas
+from deployments.manager.serve.replicas import update_replicas, watch_replicas
 from deployments.parameters import ReplicaParameters, replica_parameters
 from deployments.spec import Description, ModelSpec
 
