@@ -200,6 +200,7 @@ class Catalog:
         key: the secret of the server's channels.
         manager: the application of the manager, from which replicas fetch the files of a load request.
         overrides: the configurations of load requests.
+        registered: models outside the repositories.
     """
 
     def __init__(
@@ -208,6 +209,7 @@ class Catalog:
         key: bytes,
         manager: str = "",
         overrides: ConfigOverrides | None = None,
+        registered: RegisteredModels | None = None,
     ) -> None:
         self._settings = settings
         self._manager = manager
@@ -219,7 +221,7 @@ class Catalog:
             directory: place if settings.repository.namespacing else "" for directory, place in places.items()
         }
         """The namespace of each repository, by its directory."""
-        self._registered = RegisteredModels()
+        self.registered = registered or RegisteredModels()
         self._key = key
         self.overrides = overrides or ConfigOverrides()
         self.gpus: tuple[int, ...] = ()
@@ -259,13 +261,14 @@ class Catalog:
             return [name]
         return [entry.identifier for entry in self._find(self._places, name)] or [name]
 
-    def register(self, name: str, directory: str) -> None:
-        """Serve a directory outside the repositories as a model; see `RegisteredModels.add`."""
-        self._registered.add(name, directory)
+    def served_elsewhere(self) -> list[ModelEntry]:
+        """Return the registered models, which are outside the repositories."""
+        return self.registered.entries(self._places)
 
-    def unregister(self, name: str) -> None:
-        """Forget such a model, if there is one of this name."""
-        self._registered.discard(name)
+    def models_beside(self, entry: ModelEntry) -> set[str]:
+        """Return the models of all repositories, and of the directory that has this one."""
+        place = entry.directory.parent
+        return {*self.scan(), *layout.scan({place: self._places.get(place, "")})}
 
     def fingerprints(self, on_disk: Mapping[str, ModelEntry]) -> dict[str, str]:
         """Return a text for each model, by identifier, that changes with its files and versions."""
@@ -319,14 +322,14 @@ class Catalog:
     def _places(self) -> dict[Path, str]:
         """The namespace of each directory that has models, those of registered models included."""
         namespacing = self._settings.repository.namespacing
-        registered = {path: str(path) if namespacing else "" for path in self._registered.repositories}
+        registered = {path: str(path) if namespacing else "" for path in self.registered.repositories}
         return {**registered, **self._namespaces}
 
     def _find(self, places: Mapping[Path, str], name: str) -> list[ModelEntry]:
         for mirror in self._mirrors:
             if mirror.directory in places:
                 mirror.refresh(name)
-        return [*layout.find(places, name), *self._registered.find(name, places)]
+        return [*layout.find(places, name), *self.registered.find(name, places)]
 
     def _configuration(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
         for warning in entry.warnings:

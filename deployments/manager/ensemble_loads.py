@@ -65,7 +65,7 @@ class EnsembleLoads:
         """
         if not is_ensemble(candidate.config):
             return
-        on_disk = await asyncio.to_thread(self._catalog.scan)
+        on_disk = await asyncio.to_thread(self._catalog.models_beside, candidate.entry)
         served = {entry.name for entry in effective(self._entries) if entry.state is ModelState.READY}
         path = (*path, candidate.name)
         called = step_models(candidate.name, candidate.config, on_disk)

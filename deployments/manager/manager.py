@@ -36,6 +36,8 @@ from deployments.model_store.cache import private_root
 from deployments.model_store.config_overrides import PREFIX, ConfigOverrides
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
+from deployments.model_store.registered import PREFIX as REGISTERED
+from deployments.model_store.registered import RegisteredModels
 from deployments.residency.on_demand import OnDemand
 from deployments.rollout.driver import RolloutDriver
 from deployments.rollout.executions import ExecutionReader
@@ -75,7 +77,8 @@ class RepositoryManager:
         self._ingress = ingress
         limits = settings.model_store
         self._configs = ConfigOverrides(StoredValues(store, PREFIX), limits.config_override_bytes)
-        self._catalog = Catalog(settings, key, ingress[0], self._configs)
+        registered = RegisteredModels(StoredValues(store, REGISTERED))
+        self._catalog = Catalog(settings, key, ingress[0], self._configs, registered)
         self._overrides = Overrides(private_root() / "overrides", limits.override_bytes)
         self._publisher = RoutingPublisher(settings.repository.namespacing)
         rollouts = Rollouts(Records(store))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from app.core.errors import InferError
-from app.core.identifiers import base_name
+from app.core.identifiers import base_name, name_of
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
 from deployments.manager.catalog import Catalog
@@ -49,6 +49,7 @@ async def recover(
         The models that Serve runs but whose replicas do not answer: they are to be loaded again.
     """
     await catalog.overrides.recover()
+    await catalog.registered.recover()
     found = await _applications(lifecycle.deployer, spawn)
     for description in (each.adopted for each in found.values()):
         if description is None:
@@ -61,7 +62,8 @@ async def recover(
     lost: set[str] = set()
     rollouts: list[Routed] = []
     if lifecycle.entries or silent:
-        on_disk = await asyncio.to_thread(catalog.scan)
+        elsewhere = await asyncio.to_thread(catalog.served_elsewhere)
+        on_disk = await asyncio.to_thread(catalog.scan) | {entry.identifier: entry for entry in elsewhere}
         lost = _identifiers(on_disk, silent)
         routed = await applications.routed_ensembles(*ingress)
         for entry in await asyncio.to_thread(lifecycle.ensembles.adopted, on_disk.values(), routed):
@@ -69,6 +71,7 @@ async def recover(
         splits = await applications.routed_splits(*ingress)
         rollouts = [await asyncio.to_thread(_routed, catalog, split) for split in splits]
     await catalog.overrides.retain({*lifecycle.entries, *lost})
+    await catalog.registered.retain({name_of(each) for each in (*lifecycle.entries, *lost)})
     await lifecycle.rollouts.recover(lifecycle.ready, rollouts)
     return lost
 

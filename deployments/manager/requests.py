@@ -64,12 +64,14 @@ class Requests:
 
     async def register(self, name: str, directory: str) -> None:
         """Load a model from a directory outside the repositories, under a name of its own."""
-        await asyncio.to_thread(self._catalog.register, name, directory)
+        registered = self._catalog.registered
+        await asyncio.to_thread(registered.add, name, directory)
         try:
             await self.load(name, None, {})
         except BaseException:
-            self._catalog.unregister(name)
+            registered.discard(name)
             raise
+        await registered.keep(name)
 
     def registered(self) -> dict[str, str]:
         """Return the directories of models that are served from outside the repositories, by name."""
@@ -89,7 +91,7 @@ class Requests:
             async with lifecycle.deployer.abandoning(models):
                 await lifecycle.ensembles.wait_not_needed(models)
                 await asyncio.gather(*unloads)
-        self._catalog.unregister(name)
+        await self._catalog.registered.forget(name)
         await self.release_files()
 
     async def release_files(self) -> None:

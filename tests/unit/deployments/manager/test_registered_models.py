@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from tests.unit.deployments.manager.manager_bench import Bench, load_error, states
+from tests.unit.deployments.manager.manager_bench import Bench, load, load_error, states
 from tests.unit.deployments.model_directories import add
+from tests.unit.ensembles import ensemble, model, step
 
 
 async def register(made: Any, name: str, directory: Path) -> None:
@@ -51,3 +52,42 @@ async def test_a_failed_load_leaves_nothing_registered(bench: Bench, tmp_path: P
         with pytest.raises(InferError) as refused:
             await register(made, "hash", tmp_path / "hash" / "model")
         assert refused.value.code is not ErrorCode.ALREADY_EXISTS
+
+
+async def test_a_restarted_manager_knows_them(bench: Bench, tmp_path: Path) -> None:
+    add(tmp_path / "hash", "model")
+    made = await bench.start_explicit()
+    await register(made, "hash", tmp_path / "hash" / "model")
+    again = await bench.start_explicit()
+    assert await states(again) == [("hash", "1", "READY")]
+    with pytest.raises(InferError, match="has already been registered"):
+        await register(again, "hash", tmp_path / "hash" / "model")
+    await load(again, "hash", '{"backend": "identity", "max_batch_size": 2}')  # it finds the directory
+    (entry,) = again.table.applications.values()
+    assert (entry.name, entry.model_config.max_batch_size) == ("hash", 2)
+    await again.unload("hash")
+    assert not bench.serve.store.keys("registered/")
+    third = await bench.start_explicit()
+    assert "failed to poll" in (await load_error(third, "hash")).message
+
+
+async def test_a_restarted_manager_knows_an_ensemble_outside_the_repositories(
+    bench: Bench, tmp_path: Path
+) -> None:
+    add(tmp_path / "hash", "a", model())
+    add(tmp_path / "hash", "e", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")))
+    made = await bench.start_explicit()
+    await register(made, "hash", tmp_path / "hash")
+    again = await bench.start_explicit()
+    assert await states(again) == await states(made) == [("a", "1", "READY"), ("hash", "1", "READY")]
+    assert [each.name for each in again.table.entries if each.ensemble] == ["hash"]
+
+
+async def test_a_new_server_on_the_same_cluster_has_none(bench: Bench, tmp_path: Path) -> None:
+    add(tmp_path / "hash", "model")
+    made = await bench.start_explicit()
+    await register(made, "hash", tmp_path / "hash" / "model")
+    bench.serve.running.clear()  # `serve shutdown`, which leaves the cluster's store
+    again = await bench.start_explicit()
+    assert await again.registered() == {} and not bench.serve.store.keys("registered/")
+    await register(again, "hash", tmp_path / "hash" / "model")
