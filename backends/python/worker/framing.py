@@ -37,6 +37,7 @@ _MAX_JSON: Final = 1 << 30
 _HEAD: Final = Struct("<IQIBH")
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _EMPTY: Final = memoryview(b"")
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))
 _INLINE, _SHARED, _SOCKET, _ARENA, _ARENA_FIRST = range(5)
 _WITH_DESCRIPTOR: Final = (_SHARED, _SOCKET, _ARENA_FIRST)
 _ELSEWHERE: Final = (_SHARED, _ARENA, _ARENA_FIRST)
@@ -156,7 +157,7 @@ class MessageSocket:
                 self._sent.release(unpack(f"<{releases}I", self._exactly(4 * releases)))
             inline = 0 if along in _ELSEWHERE else size
             rest = memoryview(self._exactly(json_size + inline))
-            message = json.loads(bytes(rest[:json_size]))
+            message = json.loads(str(rest[:json_size], "utf-8"))
             if along == _SHARED:
                 return message, Payload(_mapped(descriptors[0], size))
             if along == _ARENA_FIRST:
@@ -229,7 +230,7 @@ def read_failure(fields: Sequence[str]) -> Failure:
 
 
 def _encoded(message: Message) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode()
+    return _JSON.encode(message).encode()
 
 
 def _joined(buffers: Sequence[Buffer]) -> bytes:

@@ -67,6 +67,14 @@ def test_answers_are_those_of_paddle(
     np.testing.assert_allclose(found, y, rtol=1e-5, atol=1e-5)
 
 
+def test_program_of_paddle_2(repository: Path, serve: Callable[[str, str], Served]) -> None:
+    """Its file has the name that Triton's backend knows."""
+    assert {path.suffix for path in (repository / "old" / "1").iterdir()} >= {".pdmodel", ".pdiparams"}
+    expected = np.load(repository / "dense" / "expected.npz")
+    (call,) = serve("old", DENSE % "y")(infer({"x": expected["x"]}))
+    np.testing.assert_allclose(call.arrays["y"], expected["y"], rtol=1e-5, atol=1e-5)
+
+
 def test_several_inputs_and_outputs(serve: Callable[[str, str], Served]) -> None:
     a, b = np.array([[5, 7]]), np.array([[1, 2]])
     (call,) = serve("two", TWO)(infer({"a": a, "b": b}))
