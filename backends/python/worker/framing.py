@@ -100,7 +100,6 @@ class MessageSocket:
         self._deferred: deque[_Packed] = deque()
         self._sent = SentTensors()
         self._received = ReceivedTensors()
-        self._arena_sent = False
 
     def send(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message.
@@ -181,6 +180,7 @@ class MessageSocket:
     def close(self) -> None:
         """Close the socket, when nobody uses it any more."""
         self._socket.close()
+        self._sent.close()
 
     def _packed(self, text: bytes, buffers: Sequence[Buffer]) -> _Packed:
         size = sum(padded(len(buffer)) for buffer in buffers)
@@ -193,8 +193,8 @@ class MessageSocket:
 
     def _write(self, packed: _Packed) -> None:
         text, size, along, descriptor, offset, tensors = packed
-        if along == _ARENA and not self._arena_sent:
-            along, descriptor, self._arena_sent = _ARENA_FIRST, self._sent.descriptor(), True
+        if along == _ARENA and (descriptor := self._sent.take_descriptor()) >= 0:
+            along = _ARENA_FIRST
         released = self._received.take_released()
         head = _HEAD.pack(len(text), size, offset, along, len(released))
         data = b"".join((head, pack(f"<{len(released)}I", *released), text, tensors))

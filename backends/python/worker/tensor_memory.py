@@ -37,6 +37,7 @@ class SentTensors:
 
     def __init__(self) -> None:
         self._pool: SharedBufferPool | None = None
+        self._descriptor = -1
         self._sent: dict[int, memoryview] = {}
         self._lock = threading.Lock()
         self._placing = 0
@@ -75,17 +76,24 @@ class SentTensors:
             if self._sent.pop(offset, None) is None:
                 raise ValueError("a release of tensors that were not sent")
 
-    def descriptor(self) -> int:
-        """Return a new descriptor of the arena."""
-        assert self._pool is not None
-        return os.open(self._pool.path, os.O_RDWR | os.O_CLOEXEC)
+    def take_descriptor(self) -> int:
+        """Return the arena's descriptor for the first message with tensors there; -1 for later ones."""
+        taken, self._descriptor = self._descriptor, -1
+        return taken
+
+    def close(self) -> None:
+        """Close the descriptor, if it was not sent."""
+        if (descriptor := self.take_descriptor()) >= 0:
+            os.close(descriptor)
 
     def _allocate(self, nbytes: int) -> memoryview | None:
         if nbytes > ARENA_BYTES:
             return None
         if self._pool is None:
             with suppress(OSError):
-                self._pool = SharedBufferPool(ARENA_BYTES)
+                pool = SharedBufferPool(ARENA_BYTES)
+                self._descriptor = os.open(pool.path, os.O_RDWR | os.O_CLOEXEC)
+                self._pool = pool
         return None if self._pool is None else self._pool.allocate(nbytes)
 
 

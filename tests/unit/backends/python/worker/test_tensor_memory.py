@@ -120,7 +120,7 @@ def test_tensors_are_released_once() -> None:
     sent, found = SentTensors(), ReceivedTensors()
     offset = sent.place([b"x" * SIZE], SIZE)
     assert offset is not None
-    descriptor = sent.descriptor()
+    descriptor = sent.take_descriptor()
     found.map(descriptor, writable=False)
     os.close(descriptor)
     view = found.view(offset, SIZE)
@@ -138,10 +138,22 @@ def test_tensors_are_released_once() -> None:
         sent.release([offset])
 
 
+def test_without_descriptors_messages_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: Any) -> int:
+        raise OSError("too many open files")
+
+    sent = SentTensors()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuses)
+        assert sent.place([b"x" * SIZE], SIZE) is None
+    assert sent.place([b"x" * SIZE], SIZE) is not None
+    sent.close()
+
+
 def test_a_second_arena_is_refused() -> None:
     sent, found = SentTensors(), ReceivedTensors()
     sent.place([b"x" * SIZE], SIZE)
-    descriptor = sent.descriptor()
+    descriptor = sent.take_descriptor()
     try:
         found.map(descriptor, writable=False)
         with pytest.raises(ValueError, match="not expected"):
