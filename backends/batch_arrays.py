@@ -16,7 +16,7 @@ import numpy.typing as npt
 from app.core.config.model_config import dims_text
 from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
 from app.core.errors import internal
-from app.core.tensors import Tensor, flat_bytes
+from app.core.tensors import SMALL, Tensor, flat_bytes
 from backends.base import Request
 from backends.ragged import Ragged, scattered
 from backends.signature import Output, Shape, Signature
@@ -152,7 +152,11 @@ def wanted_outputs(selections: Sequence[tuple[Output, ...]], signature: Signatur
 
 
 def output_tensor(output: Output, array: Array) -> Tensor:
-    shape = output.spec.client_shape(array.shape) if output.reshaped else array.shape
+    shape = array.shape
+    if output.reshaped:
+        shape = output.spec.client_shape(shape)
+    elif array.nbytes <= SMALL and output.datatype != "BYTES":
+        return Tensor(output.name, output.datatype, shape, array.tobytes())
     if output.datatype == "BYTES":
         return Tensor(output.name, "BYTES", shape, pack_bytes(array.ravel().tolist()))
     return Tensor(output.name, output.datatype, shape, flat_bytes(array))

@@ -52,6 +52,7 @@ class Signature:
             States are part of every response; the sequence scheduler removes them.
         names: the names of `outputs`.
         ragged: ragged and batch inputs; None without any.
+        fitting: the last shape of each output that `check` found right: of that dtype, the next one is too.
     """
 
     def __init__(self, config: mc.ModelConfig) -> None:
@@ -71,7 +72,7 @@ class Signature:
         self.outputs = tuple(self._output(spec, spec.name in kept) for spec in specs)
         self.names = [output.name for output in self.outputs]
         self.reshaped = self.reshapes or any(output.reshaped for output in self.outputs)
-        self._fitting: dict[str, Shape] = {}  # each output's last shape, which mostly is the next one's
+        self.fitting: dict[str, Shape] = {}
         no_names: Sequence[RequestedOutput] = ()
         self._selected = no_names, self.outputs  # the last selection; both at once, as instances share it
 
@@ -106,11 +107,9 @@ class Signature:
             InferError: INTERNAL naming the output and both sides.
         """
         dtype, shape = array.dtype, array.shape
-        if dtype is output.dtype and shape == self._fitting.get(output.name):
-            return
         check_dims = (check_dims or output.reshaped) and not output.scatter
         if dtype is output.dtype and (not check_dims or _fits(shape, output.expected)):
-            self._fitting[output.name] = shape
+            self.fitting[output.name] = shape
             return
         if dtype != output.dtype and not (output.datatype == "BYTES" and dtype.kind in "SU"):
             raise internal(

@@ -150,6 +150,8 @@ class ResponseQueue:
         """Deliver the responses queued at this moment; on the loop."""
         self._flush_scheduled = False
         responses, deliver = self._responses, self.deliver
+        if not responses:
+            return
         # Not until it is empty: a thread that keeps on responding must not block the loop.
         for _ in range(len(responses)):
             if not responses:  # delivering has called flush too
