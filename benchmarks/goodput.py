@@ -104,11 +104,13 @@ def model_name(scheduler: str) -> str:
 
 
 @contextmanager
-def serving(name: str, root: Path, repository: Path, scratch: Path) -> Iterator[Side]:
+def serving(
+    name: str, root: Path, repository: Path, scratch: Path, flags: Sequence[str] = ()
+) -> Iterator[Side]:
     """Run the server of a tree."""
     http, grpc, metrics = free_ports(3)
     ports = {"http": http, "grpc": grpc, "metrics": metrics}
-    arguments = [sys.executable, "-m", "nereid", f"--model-repository={repository}"]
+    arguments = [sys.executable, "-m", "nereid", f"--model-repository={repository}", *flags]
     command = Command(
         name, [*arguments, *(f"--{front}-port={port}" for front, port in ports.items())], http, grpc, False
     )

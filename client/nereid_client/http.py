@@ -94,7 +94,7 @@ class HttpTransport:
             if answer.status != 200:
                 raise _answered(answer.status, answer.headers, await answer.read())
             async for event in _events(answer.content):
-                yield _read_event(event)
+                yield read_event(event)
 
     async def register(self, region: str, key: str, size: int, timeout: float) -> None:
         path = f"/v2/systemsharedmemory/region/{quote(region, '')}/register"
@@ -296,7 +296,13 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield event[6:]
 
 
-def _read_event(event: bytes) -> Response:
+def read_event(event: bytes) -> Response:
+    """Return a response by the data of a server-sent event; its outputs have no datatype yet.
+
+    Raises:
+        ValueError: it is none.
+        ServerError: it is an error.
+    """
     fields = json.loads(event)
     if "error" in fields:
         raise http_error(500, str(fields["error"]))

@@ -61,8 +61,21 @@ def test_sequences_in_steps(grpc_url: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_streams(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("-m", "repeat_int32", "-u", url, "--streaming", "--shape", "IN:3", "--shape", "DELAY:3", "-z")
-    (level,) = measured(capsys, *words, "--rate", "20", *SHORT)["levels"]
+    (level,) = measured(capsys, *words, "--rate", "20", *SHORT, "--expect", "first")["levels"]
     assert level["failed"] == 0 and level["streams"]["responses"] == 3 * level["requests"] > 5
+
+
+def test_windows_of_so_many_requests_and_their_export(
+    grpc_url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("-m", "simple", "-u", grpc_url, "--concurrency", "1", "--warmup", "0", "-s", "1000")
+    windows = ("--measurement-mode", "count_windows", "--measurement-request-count", "5")
+    file = tmp_path / "profile.json"
+    (level,) = measured(capsys, *words, *windows, "--profile-export-file", str(file))["levels"]
+    assert len(level["windows"]) == 3 and level["requests"] >= 15 and level["stable"]
+    (experiment,) = json.loads(file.read_text())["experiments"]
+    assert len(experiment["requests"]) == level["requests"] and len(experiment["window_boundaries"]) == 4
+    assert abs(experiment["requests"][0]["timestamp"] / 1e9 - time.time()) < 60
 
 
 def test_shared_memory(grpc_url: str, capsys: pytest.CaptureFixture[str]) -> None:

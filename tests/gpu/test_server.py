@@ -1,5 +1,6 @@
 """A whole server on a GPU: every framework, CUDA shared memory, metrics of NVML."""
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import tritonclient.grpc as grpcclient  # noqa: E402
 import tritonclient.http as httpclient  # noqa: E402
 
 from app.ingress.metrics.machine import Machine  # noqa: E402
+from app.tools.perf.command.run import main as perf  # noqa: E402
 from tests.gpu import engines  # noqa: E402
 from tests.server import Server  # noqa: E402
 from tests.unit.backends.pytorch import test_backend as test_torch  # noqa: E402
@@ -216,3 +218,14 @@ def test_plans_are_found_and_completed(server: Server) -> None:
         8,
     )
     assert config["instance_group"][0]["kind"] == "KIND_GPU"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_perf_over_cuda_shared_memory(
+    protocol: str, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"{protocol}://{server.http_url if protocol == 'http' else server.grpc_url}"
+    words = ("-m", "script", "-u", url, "--shared-memory", "cuda", "--concurrency", "2", "--duration", "0.5")
+    assert perf([*words, "--json"]) == 0
+    (level,) = json.loads(capsys.readouterr().out)["levels"]
+    assert level["failed"] == 0 and level["requests"] > 5

@@ -7,26 +7,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
 from app.tools.perf import figures, payloads
+from app.tools.perf.cuda_region import CudaRegion
 from app.tools.perf.generator.arrivals import draw, read_intervals, repeated
 from app.tools.perf.generator.job import Job, Level, Rows, Told, rows_of
 from app.tools.perf.generator.worker import NoConnection, Workers, shares
-from app.tools.perf.inputs import count, read_expected, read_inputs
+from app.tools.perf.inputs import read_expected, read_inputs
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.result import Result, Seen, result_of
 from app.tools.perf.server_share import counts_of, models_of, share
 from nereid_client import Server, ServerError, Signature
 from nereid_client.datatypes import byte_size
 from nereid_client.messages import Request
-from nereid_client.pool import Lease
+from nereid_client.pool import AsyncPool, Lease
 
 _TICK_S: Final = 0.1
+_LONGEST_S: Final = 3600.0
+"""Of a window that ends with a number of answers."""
 _SEQUENCES: Final = 4
 Clock = Callable[[], float]
 
@@ -41,12 +44,17 @@ class Progress(Protocol):
 class Bench:
     """A model that is measured. Use it as a context manager; then `measure` any number of levels.
 
+    Args:
+        keep: is given all that was seen of each level.
+
     Raises:
         PerfError: from entering it: the server or model cannot be measured so.
     """
 
-    def __init__(self, options: Options, progress: Progress) -> None:
-        self._options, self._progress = options, progress
+    def __init__(
+        self, options: Options, progress: Progress, keep: Callable[[Seen], None] | None = None
+    ) -> None:
+        self._options, self._progress, self._keep = options, progress, keep
         self._stack = ExitStack()
         self.server: Server
 
@@ -102,15 +110,18 @@ class Bench:
         self, signature: Signature, flat: Sequence[Any], requests: Sequence[Request], sequences: bool
     ) -> tuple[Any, ...]:
         options = self._options
-        if sequences or options.streaming or options.shared_memory != "none":
-            raise PerfError("--expect checks answers of single requests in the body, no streams or sequences")
+        if sequences or options.shared_memory != "none":
+            raise PerfError("--expect checks answers in the body, and none of sequences")
         if options.expect == "first":
             model = self.server.model(options.model, options.version)
-            return tuple(payloads.first_answers(lambda step: dict(model(step)), flat))
-        expected = read_expected(Path(options.expect), signature, options.batch)
-        if count(expected) != len(requests):
-            raise PerfError(f"--expect has {count(expected)} steps, the inputs have {len(requests)}")
-        return tuple(step for each in expected for step in each)
+            if options.streaming:
+                return tuple(tuple(map(dict, model.stream(step))) for step in flat)
+            return tuple((dict(model(step)),) for step in flat)
+        read = read_expected(Path(options.expect), signature, options.batch)
+        expected = read if options.streaming else [[step] for each in read for step in each]
+        if len(expected) != len(requests):
+            raise PerfError(f"--expect has {len(expected)} steps, the inputs have {len(requests)}")
+        return tuple(map(tuple, expected))
 
     def _in_shared_memory(self, requests: Sequence[Request], signature: Signature) -> list[Request]:
         if self._options.streaming and self._options.address.protocol == "http":
@@ -122,9 +133,14 @@ class Bench:
             for spec in signature.outputs.values()
         ]
         size = payloads.slot_bytes(requests, sum((each or 0) + 64 for each in sizes))
-        pool = self._stack.enter_context(self.server.pool(len(requests), size))
         leases: list[Lease] = []
         self._stack.callback(leases.clear)
+        if self._options.shared_memory == "cuda":
+            region = self._stack.enter_context(CudaRegion(self._options, len(requests), size))
+            placed = payloads.placed(requests, cast(AsyncPool, region), signature, leases)
+            region.upload()
+            return placed
+        pool = self._stack.enter_context(self.server.pool(len(requests), size))
         return payloads.placed(requests, pool, signature, leases)
 
     def job(self, level: Level, seconds: float) -> Job:
@@ -182,53 +198,66 @@ class Bench:
             (told.cpu_s - begun) / max((took.end - start) / 1e9, 1e-9)
             for told, begun in zip(last, cpu, strict=True)
         )
-        return result_of(
-            Seen(
-                level,
-                took.rows(),
-                took.start,
-                took.end,
-                tuple(took.windows),
-                took.agreed,
-                self._options.batch,
-                took.errors,
-                busy,
-                share(before, after),
-                np.frombuffer(b"".join(took.gaps), np.int64) if self._options.streaming else None,
-                self._options.percentile,
-            )
+        seen = Seen(
+            level,
+            took.rows(),
+            took.start,
+            took.end,
+            tuple(took.windows),
+            took.agreed,
+            self._options.batch,
+            took.errors,
+            busy,
+            share(before, after),
+            np.frombuffer(b"".join(took.moments), np.int64) if self._options.streaming else None,
+            self._options.percentile,
         )
+        if self._keep is not None:
+            self._keep(seen)
+        return result_of(seen)
 
     def _watch(self, level: Level, plan: _Plan, start: int) -> _Took:
         """Wait until the level is over."""
         took = _Took(start + int(plan.warmup_s * 1e9))
-        for number in range(1, plan.windows + 1):
-            end = took.start + int(number * plan.window_s * 1e9)
-            while (left := (end - time.monotonic_ns()) / 1e9) > 0:
-                done = plan.warmup_s + number * plan.window_s - left
-                self._progress.tick(str(level), done, plan.warmup_s + plan.most_s)
-                time.sleep(min(left, _TICK_S))
-                if plan.requests and len(took.add(self._workers.tell()).rows()) >= plan.requests:
-                    took.end, took.agreed = time.monotonic_ns(), True
-                    return took
-            took.add(self._workers.tell())
-            took.end = end
-            took.windows.append(
-                figures.window(took.rows(), end - int(plan.window_s * 1e9), end, self._options.percentile)
-            )
-            closed = level.kind == "concurrency"
+        closed = level.kind == "concurrency"
+        for _ in range(plan.windows):
+            begin, took.end = took.end, self._window(level, plan, took)
+            took.windows.append(figures.window(took.rows(), begin, took.end, self._options.percentile))
             took.agreed = figures.agree(took.windows, plan.agreeing, self._options.stability, closed)
             if took.agreed and plan.stops:
                 break
         return took
 
+    def _window(self, level: Level, plan: _Plan, took: _Took) -> int:
+        """Wait until a window is over: its time, or its answers; return the moment."""
+        end = took.end + int(plan.window_s * 1e9)
+        while (left := (end - time.monotonic_ns()) / 1e9) > 0:
+            done = (took.end - took.start) / 1e9 + plan.warmup_s + plan.window_s - left
+            self._progress.tick(str(level), done, plan.warmup_s + plan.most_s)
+            time.sleep(min(left, _TICK_S))
+            if plan.requests:
+                ended = figures.ended_since(took.add(self._workers.tell()).rows(), took.end)
+                if ended >= plan.requests:
+                    return time.monotonic_ns()
+        took.add(self._workers.tell())
+        return end
 
+
+@dataclass(frozen=True)
 class _Plan:
-    """How long a level takes."""
+    """How long a level takes: windows of so many seconds, or of so many answers that come before.
 
-    def __init__(self, window_s: float, windows: int, agreeing: int, stops: bool, warmup_s: float) -> None:
-        self.window_s, self.windows, self.agreeing, self.stops = window_s, windows, agreeing, stops
-        self.warmup_s, self.requests = warmup_s, 0
+    Attributes:
+        agreeing: windows that have to agree.
+        stops: the level is over when they do.
+    """
+
+    window_s: float
+    windows: int
+    agreeing: int
+    stops: bool
+    warmup_s: float
+    requests: int = 0
 
     @property
     def most_s(self) -> float:
@@ -236,19 +265,19 @@ class _Plan:
 
     @classmethod
     def of(cls, options: Options, level: Level, windows: int, window_s: float) -> _Plan:
+        warmup_s = options.warmup_s
         if windows:
-            return cls(window_s or options.window_s, windows, windows, False, min(options.warmup_s, 0.5))
-        if options.requests:
-            seconds = 3600.0
-            if level.kind == "rate":
-                seconds = options.requests / level.value + options.timeout_s
-            made = cls(seconds, 1, 1, False, 0.0)
-            made.requests = options.requests
-            return made
+            return cls(window_s or options.window_s, windows, windows, False, min(warmup_s, 0.5))
+        if number := options.requests:
+            longest = number / level.value + options.timeout_s if level.kind == "rate" else _LONGEST_S
+            return cls(longest, 1, 1, True, 0.0, number)
         if options.duration_s:
             parts = max(math.floor(options.duration_s / options.window_s), options.agreeing)
-            return cls(options.duration_s / parts, parts, parts, False, options.warmup_s)
-        return cls(options.window_s, options.windows, options.agreeing, True, options.warmup_s)
+            return cls(options.duration_s / parts, parts, parts, False, warmup_s)
+        if number := options.window_requests:
+            longest = 2 * number / level.value + 1 if level.kind == "rate" else _LONGEST_S
+            return cls(longest, options.windows, options.agreeing, True, warmup_s, number)
+        return cls(options.window_s, options.windows, options.agreeing, True, warmup_s)
 
 
 class _Took:
@@ -259,14 +288,14 @@ class _Took:
         self.windows: list[figures.Window] = []
         self.agreed = False
         self.errors: Counter[str] = Counter()
-        self.gaps: list[bytes] = []
+        self.moments: list[bytes] = []
         self._told: list[Told] = []
 
     def add(self, told: Sequence[Told]) -> _Took:
         for each in told:
             self.errors.update(each.errors)
-            self.gaps.append(each.gaps)
-            self._told.append(replace(each, gaps=b""))
+            self.moments.append(each.moments)
+            self._told.append(replace(each, moments=b""))
         return self
 
     def rows(self) -> Rows:

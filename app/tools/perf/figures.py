@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -50,12 +50,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a level: answers and requests a second, and the latency in ms by which it is compared."""
+    """A part of a level: answers and requests a second, and the latency in ms by which it is compared.
+
+    Attributes:
+        end: nanoseconds of the clock of the records.
+    """
 
     rate: float
     latency_ms: float
     errors: int
     begun: float
+    end: int = 0
 
 
 def percentile(values: Any, percent: float) -> float:
@@ -82,6 +87,11 @@ def within(rows: Rows, start: int, end: int) -> Rows:
     begun = rows[:, _INTENDED]
     found: Rows = rows[(begun >= start) & (begun < end)]
     return found
+
+
+def ended_since(rows: Rows, start: int) -> int:
+    """Return how many requests have ended since a moment."""
+    return int((rows[:, _ENDED] >= start).sum())
 
 
 def answered(rows: Rows) -> Rows:
@@ -114,6 +124,31 @@ def first_responses(rows: Rows) -> Any:
     return had[:, _FIRST] - had[:, _INTENDED]
 
 
+def gaps(rows: Rows, moments: Any, start: int, end: int) -> Any:
+    """Return nanoseconds between the responses of each stream that was to begin in a time.
+
+    Args:
+        moments: of the responses of all records, one record after the other.
+    """
+    record = np.repeat(np.arange(len(rows)), rows[:, _RESPONSES])
+    begun = rows[record[1:], _INTENDED]
+    kept = (record[1:] == record[:-1]) & (begun >= start) & (begun < end)
+    return np.diff(moments)[kept]
+
+
+def response_moments(rows: Rows, moments: Any, start: int, end: int) -> Iterator[tuple[int, Any]]:
+    """Yield the begin of each good request of a time, and the moments of its responses.
+
+    Args:
+        moments: of the responses of all records, one record after the other; None without streams.
+    """
+    last = np.cumsum(rows[:, _RESPONSES])
+    for row, to in zip(rows.tolist(), last.tolist(), strict=True):
+        if start <= row[_INTENDED] < end and row[_STATUS] == End.OK:
+            own = np.array([row[_ENDED]]) if moments is None else moments[to - row[_RESPONSES] : to]
+            yield row[_INTENDED], own
+
+
 def responses(rows: Rows) -> int:
     """Return the number of responses of streams."""
     return int(rows[:, _RESPONSES].sum())
@@ -140,7 +175,7 @@ def window(rows: Rows, start: int, end: int, percent: float) -> Window:
     own = within(rows, start, end)
     taken = latencies(own) / 1e6
     latency = percentile(taken, percent) if percent else (float(taken.mean()) if len(taken) else 0.0)
-    return Window(rate(rows, start, end), latency, failures(own), len(own) / ((end - start) / 1e9))
+    return Window(rate(rows, start, end), latency, failures(own), len(own) / ((end - start) / 1e9), end)
 
 
 def intervals(rows: Rows, start: int, end: int, percents: Sequence[float]) -> dict[str, Interval]:

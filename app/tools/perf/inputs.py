@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,8 @@ def read_inputs(options: Options, signature: Signature) -> list[list[Step]]:
 
 def read_expected(path: Path, signature: Signature, batch: int) -> list[list[Step]]:
     """Return the outputs of each step, from "validation_data", or "data" of a file of outputs alone.
+
+    A list in it is the responses of a stream.
 
     Raises:
         PerfError: the file has none, or they do not fit the model.
@@ -172,8 +174,3 @@ def _batched(step: Mapping[str, Array], signature: Signature, batch: int) -> Ste
             raise PerfError("the model takes no batches: leave -b away")
         return step
     return {name: np.ascontiguousarray(np.stack([array] * batch)) for name, array in step.items()}
-
-
-def count(data: Sequence[Sequence[Step]]) -> int:
-    """Return the number of steps."""
-    return sum(map(len, data))

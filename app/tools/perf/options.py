@@ -45,7 +45,8 @@ class Options:
         window_s: seconds of a window.
         windows: at most so many in a level, until `agreeing` of them agree within `stability` (a share).
         duration_s: seconds of a level, whatever the windows say; 0 for as many windows as it takes.
-        requests: of a level, which ends when they have been sent; 0 for any number.
+        requests: of a level, which ends when they have been answered; 0 for any number.
+        window_requests: a window ends when so many have been answered; 0 for windows of `window_s`.
         percentile: by which windows are compared; 0 for the mean.
     """
 
@@ -75,6 +76,7 @@ class Options:
     stability: float = 0.10
     duration_s: float = 0.0
     requests: int = 0
+    window_requests: int = 0
     warmup_s: float = 1.0
     percentile: int = 0
     processes: int = 1

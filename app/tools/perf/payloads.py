@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -136,8 +136,3 @@ def placed(
         leases.append(lease)
         found.append(through(lease, pool, request, signature))
     return found
-
-
-def first_answers(ask: Callable[[Step], Mapping[str, Any]], steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Return the answer to each step, as the expected one."""
-    return [dict(ask(step)) for step in steps]

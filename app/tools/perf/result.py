@@ -94,7 +94,7 @@ class Seen:
 
     Attributes:
         start, end: nanoseconds; requests that were to begin in between count.
-        gaps: nanoseconds between responses of streams; None without streams.
+        moments: of the responses of streams, one record after the other; None without streams.
         percent: by which windows are compared; 0 for the mean.
     """
 
@@ -108,7 +108,7 @@ class Seen:
     errors: Mapping[str, int] = field(default_factory=Counter)
     busy: float = 0.0
     server: Share | None = None
-    gaps: Any = None
+    moments: Any = None
     percent: float = 0.0
 
 
@@ -176,8 +176,9 @@ def void_because(late: Spread, latency: Spread, busy: float) -> str:
 
 
 def _streams(seen: Seen, rows: Rows, seconds: float) -> Streams | None:
-    if seen.gaps is None:
+    if seen.moments is None:
         return None
     number = figures.responses(rows)
     first = figures.spread(figures.first_responses(rows))
-    return Streams(number, number / seconds, first, figures.spread(seen.gaps))
+    gaps = figures.gaps(seen.rows, seen.moments, seen.start, seen.end)
+    return Streams(number, number / seconds, first, figures.spread(gaps))

@@ -88,7 +88,7 @@ def _add_data(made: argparse.ArgumentParser) -> None:
     group.add_argument("-z", dest="input_data", action="store_const", const="zero", help="zeros")
     group.add_argument("--string-data", default="", metavar="TEXT")
     group.add_argument("--string-length", type=_positive, default=128, metavar="N")
-    group.add_argument("--shared-memory", choices=("none", "system"), default="none")
+    group.add_argument("--shared-memory", choices=("none", "system", "cuda"), default="none")
     group.add_argument("--expect", default="", metavar="FILE|first", help="check answers")
     group.add_argument("--tolerance", type=float, default=1e-5, help="of that check, relative (1e-5)")
 
@@ -96,7 +96,12 @@ def _add_data(made: argparse.ArgumentParser) -> None:
 def _add_measurement(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("measurement")
     group.add_argument("-p", "--measurement-interval", type=_positive, default=5000, metavar="MS")
-    group.add_argument("--measurement-mode", choices=("time_windows",), help=argparse.SUPPRESS)
+    group.add_argument(
+        "--measurement-mode", choices=("time_windows", "count_windows"), default="time_windows"
+    )
+    group.add_argument(
+        "--measurement-request-count", type=_positive, default=50, metavar="N", help="of a count window (50)"
+    )
     group.add_argument("-s", "--stability-percentage", type=float, default=10, metavar="PERCENT")
     group.add_argument("-r", "--max-trials", type=_positive, default=10, metavar="N", help="windows (10)")
     group.add_argument("--percentile", type=int, default=0, metavar="N", help="for stability (the mean)")
@@ -110,6 +115,9 @@ def _add_output(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("output")
     group.add_argument("--json", nargs="?", const="-", metavar="FILE", help="on standard output without FILE")
     group.add_argument("-f", "--csv", type=Path, metavar="FILE", help="in perf_analyzer's columns")
+    group.add_argument(
+        "--profile-export-file", type=Path, metavar="FILE", help="all requests, in perf_analyzer's JSON"
+    )
     group.add_argument("--verbose-csv", action="store_true", help="with more columns")
     group.add_argument("--html", type=Path, metavar="FILE", help="one page with plots")
     group.add_argument("--compare", type=Path, metavar="OLD.json", help="what --json wrote earlier")
@@ -171,6 +179,7 @@ def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
             stability=given.stability_percentage / 100,
             duration_s=given.duration,
             requests=given.request_count,
+            window_requests=_window_requests(given),
             warmup_s=given.warmup,
             percentile=given.percentile,
             processes=given.processes,
@@ -197,6 +206,10 @@ def _rate_of(path: Path) -> Level:
         return Level("rate", round(1e9 / float(read_intervals(path).mean()), 1))
     except (OSError, ValueError) as error:
         raise PerfError(f"--request-intervals: {error}") from None
+
+
+def _window_requests(given: argparse.Namespace) -> int:
+    return int(given.measurement_request_count) if given.measurement_mode == "count_windows" else 0
 
 
 def _slo(given: argparse.Namespace) -> str:

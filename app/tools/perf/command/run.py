@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,8 @@ from app.tools.perf.generator.job import Level
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.report import text
 from app.tools.perf.report.csv import csv_text
-from app.tools.perf.result import FORMAT, Result
+from app.tools.perf.report.export import profile
+from app.tools.perf.result import FORMAT, Result, Seen
 from app.tools.progress import Shown
 from nereid_client import ServerError
 
@@ -46,12 +48,17 @@ def main(argv: Sequence[str]) -> int:
         options, given = read_options(argv)
         rules = slo.read_rules(options.slo) if options.slo else ()
         old = _read(given.compare) if given.compare else None
-        with Shown(console, options.model) as shown, Bench(options, shown) as bench:
+        kept: list[Seen] = []
+        keep = kept.append if given.profile_export_file else None
+        with Shown(console, options.model) as shown, Bench(options, shown, keep) as bench:
             outcome = measured(bench, options, rules)
             server = bench.server.metadata()
         document = document_of(options, server, outcome)
         changes = compare(old, document, given.threshold / 100) if old is not None else []
         _write(given, options, document, outcome, changes)
+        if given.profile_export_file:
+            exported = profile(kept, document["server"], time.time_ns() - time.monotonic_ns())
+            _save(given.profile_export_file, json.dumps(exported) + "\n")
     except (PerfError, ServerError) as error:
         console.print(f"nereid perf: {error}", markup=False)
         return 1

@@ -15,27 +15,18 @@ class Call:
     Attributes:
         index: of its payload.
         slot: of its sequence.
-        body: pieces of its answer, where that is to be kept; else None.
+        body: pieces of its answer, or the responses of its stream, where they are to be kept; else None.
+        moments: of the responses of its stream; None for another call.
     """
 
-    __slots__ = (
-        "body",
-        "first",
-        "index",
-        "intended",
-        "last",
-        "noticed",
-        "payload",
-        "responses",
-        "sent",
-        "slot",
-    )
+    __slots__ = ("body", "index", "intended", "moments", "noticed", "payload", "sent", "slot")
 
     def __init__(self, intended: int, noticed: int) -> None:
         self.intended, self.noticed = intended, noticed
-        self.sent = self.first = self.last = self.responses = self.index = self.slot = 0
+        self.sent = self.index = self.slot = 0
         self.payload = b""
         self.body: list[bytes] | None = None
+        self.moments: list[int] | None = None
 
 
 class Owner(Protocol):
@@ -44,14 +35,11 @@ class Owner(Protocol):
     def opened(self, connection: Connection, seats: int) -> None:
         """Take note of a connection that can have `seats` requests in flight."""
 
-    def finish(self, connection: Connection, call: Call, end: End, text: str = "") -> None:
+    def finish(self, connection: Connection, call: Call, end: End = End.OK, text: str = "") -> None:
         """Take note of the end of a request; its seat is free."""
 
     def lost(self, connection: Connection) -> None:
         """Take note of the end of a connection, whose calls have ended before."""
-
-    def response(self, call: Call) -> None:
-        """Take note of one response of a stream."""
 
 
 class Connection(Protocol):
@@ -69,12 +57,12 @@ class Connection(Protocol):
         """Close it."""
 
 
-def note_response(owner: Owner, call: Call) -> None:
-    """Take note of the moment of a response of a stream."""
-    owner.response(call)
-    call.last = monotonic_ns()
-    call.first = call.first or call.last
-    call.responses += 1
+def note_response(call: Call, response: bytes) -> None:
+    """Take note of a response of a stream."""
+    if call.moments is not None:
+        call.moments.append(monotonic_ns())
+    if call.body is not None:
+        call.body.append(response)
 
 
 class Wire(asyncio.Protocol):

@@ -70,7 +70,7 @@ class Job:
         concurrency: requests in flight of a closed loop.
         connections: at most so many.
         timeout_s: without an answer after so long, a request has failed.
-        expected: the outputs of each payload, where answers are checked.
+        expected: the responses to each payload, where they are checked: one, or those of a stream.
         tolerance: relative, of that check.
     """
 
@@ -81,7 +81,7 @@ class Job:
     concurrency: int = 0
     connections: int = 1024
     timeout_s: float = 30.0
-    expected: tuple[Mapping[str, Array], ...] = ()
+    expected: tuple[tuple[Mapping[str, Array], ...], ...] = ()
     tolerance: float = 1e-5
 
 
@@ -91,13 +91,13 @@ class Told:
 
     Attributes:
         records: rows of `COLUMNS`, int64, as bytes.
-        gaps: nanoseconds between responses of streams, int64, as bytes.
+        moments: of the responses of streams, one record after the other, int64, as bytes.
         errors: texts of failed requests, with their number.
         cpu_s: CPU time of the generator since it began.
     """
 
     records: bytes = b""
-    gaps: bytes = b""
+    moments: bytes = b""
     errors: Counter[str] = field(default_factory=Counter)
     cpu_s: float = 0.0
 

@@ -16,6 +16,7 @@ from app.tools.perf.generator.http1 import HttpConnection
 from app.tools.perf.generator.http2 import GrpcConnection
 from app.tools.perf.generator.job import End, Job, Told
 from app.tools.perf.generator.pacer import Pacer
+from app.tools.perf.generator.plain import Links
 from app.tools.perf.generator.source import Cycle, Sequences
 from nereid_client import Tls
 
@@ -44,12 +45,13 @@ class Generator:
         self._opening: set[asyncio.Task[None]] = set()
         self._backlog: deque[tuple[int, int]] = deque()
         self._in_flight: set[Call] = set()
-        self._records, self._gaps = array("q"), array("q")
+        self._records, self._moments = array("q"), array("q")
         self._errors: Counter[str] = Counter()
         self._pacer: Pacer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped = False
         self._limit = job.concurrency or job.connections
+        self._streaming = job.endpoint.streaming
 
     async def open(self) -> None:
         """Open the first connections.
@@ -60,6 +62,7 @@ class Generator:
         _allow_files(self._limit)
         first = self._job.concurrency or _FIRST_CONNECTIONS[self._job.endpoint.protocol]
         self._loop = asyncio.get_running_loop()
+        self._links = Links(self._loop)
         self._announced = asyncio.Event()
         first = min(first, self._limit)
         for start in range(0, first, _OPENING):
@@ -93,11 +96,13 @@ class Generator:
             task.cancel()
         for connection in list(self._connections):
             connection.close()
+        await asyncio.sleep(0)  # they are lost
+        self._links.close()
 
     def told(self) -> Told:
         """Return what has happened since the last call."""
-        told = Told(self._records.tobytes(), self._gaps.tobytes(), self._errors, time.process_time())
-        self._records, self._gaps, self._errors = array("q"), array("q"), Counter()
+        told = Told(self._records.tobytes(), self._moments.tobytes(), self._errors, time.process_time())
+        self._records, self._moments, self._errors = array("q"), array("q"), Counter()
         return told
 
     def _arrive(self, intended: int, noticed: int) -> None:
@@ -112,31 +117,38 @@ class Generator:
                 self._grow()
                 return
             connection = free.popleft()
-            if connection.leaving:
-                continue
-            call = Call(*backlog.popleft())
-            source.fill(call)
-            if self._answers is not None:
-                call.body = []
-            self._in_flight.add(call)
-            call.sent = monotonic_ns()
-            connection.send(call)
+            if not connection.leaving:
+                self._send(connection, *backlog.popleft())
 
-    def finish(self, connection: Connection, call: Call, end: End, text: str = "") -> None:
+    def _send(self, connection: Connection, intended: int, noticed: int) -> None:
+        call = Call(intended, noticed)
+        self._source.fill(call)
+        if self._answers is not None:
+            call.body = []
+        if self._streaming:
+            call.moments = []
+        self._in_flight.add(call)
+        call.sent = monotonic_ns()
+        connection.send(call)
+
+    def finish(self, connection: Connection, call: Call, end: End = End.OK, text: str = "") -> None:
         """See `Owner`."""
         if call not in self._in_flight:
             return
         if self._answers is not None and end is End.OK:
             end, text = self._answers.judged(call)
-        self._record(call, end, text)
+        now = self._record(call, end, text)
         self._source.free(call, end is End.OK)
+        again = self._job.concurrency and not self._stopped
+        if again and end is End.CUT:  # do not turn in circles
+            self._loop.call_later(_PAUSE_S, self._again)
+            again = False
+        if again and not self._backlog and not connection.leaving:
+            self._send(connection, now, now)
+            return
         if not connection.leaving:
             self._free.append(connection)
-        if self._job.concurrency and not self._stopped:
-            if end is End.CUT:  # do not turn in circles
-                self._loop.call_later(_PAUSE_S, self._again)
-                return
-            now = monotonic_ns()
+        if again:
             self._backlog.append((now, now))
         if self._backlog:
             self._pump()
@@ -146,18 +158,25 @@ class Generator:
         if not self._stopped:
             self._arrive(now, now)
 
-    def _record(self, call: Call, end: End, text: str) -> None:
+    def _record(self, call: Call, end: End, text: str) -> int:
+        """Keep the record of a request that ends now; return the moment."""
+        now, moments = monotonic_ns(), call.moments
         self._in_flight.discard(call)
-        row = (call.intended, call.noticed, call.sent, monotonic_ns(), end, call.first, call.responses)
+        row = (
+            call.intended,
+            call.noticed,
+            call.sent,
+            now,
+            end,
+            *((moments[0], len(moments)) if moments else (0, 0)),
+        )
         self._records.extend(row)
+        if moments:
+            self._moments.extend(moments)
         if end:
             known = text in self._errors or len(self._errors) < _MAX_TEXTS
             self._errors[text if known else "others"] += 1
-
-    def response(self, call: Call) -> None:
-        """See `Owner`."""
-        if call.last:
-            self._gaps.append(monotonic_ns() - call.last)
+        return now
 
     def opened(self, connection: Connection, seats: int) -> None:
         """See `Owner`."""
@@ -203,9 +222,12 @@ class Generator:
     async def _connect(self) -> None:
         endpoint = self._job.endpoint
         kind: Any = HttpConnection if endpoint.protocol == "http" else GrpcConnection
-        await self._loop.create_connection(
-            lambda: kind(self, endpoint), endpoint.host, endpoint.port, ssl=_context(endpoint.tls, kind)
-        )
+        address = endpoint.host, endpoint.port
+        if endpoint.tls is None:
+            await self._links.connect(lambda: kind(self, endpoint), *address)
+        else:
+            context = _context(endpoint.tls, kind)
+            await self._loop.create_connection(lambda: kind(self, endpoint), *address, ssl=context)
 
     def _sweep(self) -> None:
         """End what is late."""
@@ -220,9 +242,7 @@ class Generator:
             self._fail("no connection was free in time", End.LATE)
 
 
-def _context(tls: Tls | None, kind: type) -> Any:
-    if tls is None:
-        return None
+def _context(tls: Tls, kind: type) -> Any:
     context = tls.context()
     if kind is GrpcConnection:
         context.set_alpn_protocols(["h2"])

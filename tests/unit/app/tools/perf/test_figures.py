@@ -93,3 +93,17 @@ def test_timeline_and_curve() -> None:
     found = result([1.0] * 50 + [3.0] * 50)
     assert [round(p99) for _, _, _, p99 in found.timeline][:: len(found.timeline) - 1] == [1, 3]
     assert dict(found.curve)[100] == 3 and dict(found.curve)[45] == 1
+
+
+def test_gaps_are_between_the_responses_of_one_stream() -> None:
+    records = rows([10, 10, 10, 10])
+    records[:, 6] = [3, 0, 1, 2]
+    moments = np.array([1, 3, 6, 100, 200, 205])
+    assert figures.gaps(records, moments, 0, SECOND).tolist() == [2, 3, 5]
+    assert figures.gaps(records, moments, 10 * MS, SECOND).tolist() == [5]
+    kept = list(figures.response_moments(records, moments, 10 * MS, SECOND))
+    assert [(begin, own.tolist()) for begin, own in kept] == [
+        (10 * MS, []),
+        (20 * MS, [100]),
+        (30 * MS, [200, 205]),
+    ]

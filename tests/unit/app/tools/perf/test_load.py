@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from app.tools.perf import figures
 from app.tools.perf.generator.arrivals import draw
@@ -202,9 +203,38 @@ async def test_answers_are_checked(serve: Any) -> None:
         data = body % next(values)
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data
 
-    expected = ({"Y": np.array([1, 2], np.int32)},)
+    expected = (({"Y": np.array([1, 2], np.int32)},),)
     rows, errors = await run(job(await serve(answer), concurrency=1, expected=expected), 0.3)
     assert errors == {"wrong answer: output 'Y' has 3 at 1, not 2": 1} and figures.wrong(rows) == 1
+
+
+async def test_answers_unlike_the_one_before_are_read_too(serve: Any) -> None:
+    """The head of an answer is learned; others come between, in pieces, and of the same length."""
+    refused = b"HTTP/1.1 400 OK\r\nContent-Length: 2\r\n\r\n{}"
+    longer = b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + bytes(200_000)
+    closing = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+    answers = chain(
+        [OK, OK, refused, OK, longer, OK, closing, OK, STREAM + b"2\r\n{}\r\n0\r\n\r\n"], repeat(OK)
+    )
+
+    async def answer(body: bytes) -> bytes:
+        return next(answers)
+
+    rows, errors = await run(job(await serve(answer), concurrency=1), 0.2)
+    assert errors == {"HTTP 400: {}": 1} and len(rows) > 10 and rows[2, 4] == End.REFUSED
+
+
+async def test_requests_that_a_server_reads_slowly_are_sent_whole(serve: Any) -> None:
+    sizes: set[int] = set()
+
+    async def answer(body: bytes) -> bytes:
+        sizes.add(len(body))
+        return OK
+
+    endpoint = await serve(answer)
+    load = Job(endpoint, (http_request(endpoint, {}, bytes(20_000_000)),), timeout_s=5.0, concurrency=1)
+    rows, errors = await run(load, 0.2)
+    assert len(rows) >= 1 and not errors and sizes == {20_000_000}
 
 
 async def test_steps_of_a_sequence_begin_after_the_one_before(serve: Any) -> None:
@@ -239,6 +269,18 @@ async def test_stream_of_events(serve: Any) -> None:
     endpoint = replace(await serve(answer), streaming=True)
     rows, errors = await run(job(endpoint, arrivals=np.arange(5) * 10_000_000), 0.1)
     assert figures.responses(rows) == 20 and not errors and len(figures.first_responses(rows)) == 5
+
+
+@pytest.mark.parametrize(("last", "text"), [(2, ""), (3, "response 1: output 'S' has 2 at 0, not 3")])
+async def test_responses_of_a_stream_are_checked(serve: Any, last: int, text: str) -> None:
+    async def answer(body: bytes) -> bytes:
+        events = b'data: {"S":"a","id":"7"}\n\ndata: {"S":2}\n\n'
+        return STREAM + b"%x\r\n%s\r\n0\r\n\r\n" % (len(events), events)
+
+    endpoint = replace(await serve(answer), streaming=True)
+    expected = (({"S": np.array([b"a"], object)}, {"S": np.array([last], np.int32)}),)
+    rows, errors = await run(job(endpoint, concurrency=1, expected=expected), 0.05)
+    assert set(errors) == ({f"wrong answer: {text}"} if text else set()) and len(rows) > 2
 
 
 class Grpc:
@@ -307,6 +349,21 @@ async def test_grpc_streams(grpc_endpoint: Endpoint) -> None:
     assert figures.responses(rows) == 18 and not errors
     rows, errors = await run(grpc_job(endpoint, b"bad", arrivals=np.array([0])), 0.05)
     assert errors == {"gRPC status 0: why": 1}
+
+
+async def test_responses_of_grpc_streams_are_checked(grpc_endpoint: Endpoint) -> None:
+    path = grpc_endpoint.path.replace("ModelInfer", "ModelStreamInfer")
+    message = pb.ModelStreamInferResponse()
+    message.infer_response.outputs.add(name="Y", datatype="INT32", shape=[1])
+    message.infer_response.raw_output_contents.append(b"\1\0\0\0")
+    one = {"Y": np.array([1], np.int32)}
+    for number, text in ((3, ""), (2, "wrong answer: 3 responses, not 2")):
+        expected = ((one,) * number,)
+        endpoint = replace(grpc_endpoint, path=path, streaming=True)
+        _, errors = await run(
+            grpc_job(endpoint, message.SerializeToString(), concurrency=1, expected=expected), 0.05
+        )
+        assert set(errors) == ({text} if text else set())
 
 
 async def test_grpc_connection_that_is_cut_fails_its_calls() -> None:

@@ -3,13 +3,18 @@
 import csv
 from html.parser import HTMLParser
 
+import numpy as np
+
 from app.tools.perf.compare import Change
-from app.tools.perf.generator.job import Level
+from app.tools.perf.figures import Window
+from app.tools.perf.generator.job import End, Level
 from app.tools.perf.report import charts, text
 from app.tools.perf.report.csv import csv_text
+from app.tools.perf.report.export import profile
 from app.tools.perf.report.page import page
+from app.tools.perf.result import Seen
 from app.tools.perf.server_share import Share
-from tests.unit.app.tools.perf.rows import result
+from tests.unit.app.tools.perf.rows import MS, RATE, result, rows
 
 SHARE = Share(100, 0, 400, 50, 3000.0, 1000.0, 100.0, 1500.0, 50.0, 0, {"step<1>": Share(100, total_us=7)})
 COLUMNS = (
@@ -93,3 +98,17 @@ def test_axes_place_values() -> None:
     assert axis.at(1) == 0 and axis.at(1000) == 1
     nines = charts.nines("percentile")
     assert round(nines.at(99) - nines.at(90), 6) == round(nines.at(99.9) - nines.at(99), 6) == 0.2
+
+
+def test_export_has_the_requests_that_were_answered() -> None:
+    records = np.concatenate([rows([3, 4]), rows([5], end=End.REFUSED)])
+    windows = (Window(1, 1, 0, 1, 50 * MS),)
+    seen = [Seen(level, records, 0, 50 * MS, windows, True) for level in (RATE, Level("concurrency", 2))]
+    first, second = profile(seen, "1.0", 1000)["experiments"]
+    assert first["experiment"] == {"mode": "request_rate", "value": 100}
+    assert second["experiment"] == {"mode": "concurrency", "value": 2}
+    assert [(r["timestamp"], r["response_timestamps"]) for r in first["requests"]] == [
+        (1000, [3 * MS + 1000]),
+        (10 * MS + 1000, [14 * MS + 1000]),
+    ]
+    assert first["window_boundaries"] == [1000, 50 * MS + 1000]

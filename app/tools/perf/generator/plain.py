@@ -1,0 +1,138 @@
+"""Connections without TLS, read and written here: an answer costs little more than its system calls."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import lru_cache
+from select import EPOLLIN, EPOLLOUT, epoll
+from typing import Any, Final
+
+_READ: Final = 1 << 16
+
+
+class Links:
+    """The plain connections of a generator, in an epoll of their own; the event loop watches that alone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._epoll = loop, epoll()
+        self._links: dict[int, Link] = {}
+        self._poll = self._epoll.poll
+        loop.add_reader(self._epoll.fileno(), self._wake)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if not self._epoll.closed:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+
+    async def connect(self, make: Callable[[], asyncio.Protocol], host: str, port: int) -> None:
+        """Open a connection.
+
+        Raises:
+            OSError: that failed.
+        """
+        made = await self._connected(host, port)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = self._links[made.fileno()] = Link(self, self._loop, made, make())
+        self._epoll.register(made.fileno(), EPOLLIN)
+        link.protocol.connection_made(link)
+
+    async def _connected(self, host: str, port: int) -> socket.socket:
+        failure: OSError = OSError(f"{host} has no address")
+        for family, address in _addresses(host, port):
+            made = socket.socket(family, socket.SOCK_STREAM)
+            made.setblocking(False)
+            try:
+                await self._loop.sock_connect(made, address)
+            except OSError as error:
+                made.close()
+                failure = error
+            else:
+                return made
+        raise failure
+
+    def _wake(self) -> None:
+        links = self._links
+        for file, events in self._poll(0):
+            link = links.get(file)
+            if link is not None:
+                link.ready(events)
+
+    def watch_writing(self, file: int, on: bool) -> None:
+        """Wake a connection when it can be written to, or no longer."""
+        self._epoll.modify(file, EPOLLIN | EPOLLOUT if on else EPOLLIN)
+
+    def forget(self, file: int) -> None:
+        """Watch a connection no longer."""
+        if self._links.pop(file, None) is not None and not self._epoll.closed:
+            self._epoll.unregister(file)
+
+
+class Link(asyncio.Transport):
+    """One connection."""
+
+    def __init__(
+        self, links: Links, loop: asyncio.AbstractEventLoop, made: socket.socket, protocol: asyncio.Protocol
+    ) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self._links, self._loop, self._socket = links, loop, made
+        self._file = made.fileno()
+        self._recv, self._send = made.recv, made.send
+        self._received = protocol.data_received
+        self._rest = bytearray()
+        self._closed = False
+
+    def ready(self, events: int) -> None:
+        """Read, and write what waits."""
+        if events == EPOLLIN or events & ~EPOLLOUT:
+            try:
+                data = self._recv(_READ)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                return self._lose(error)
+            if not data:
+                return self._lose(None)
+            self._received(data)
+        if self._rest:
+            rest, self._rest = self._rest, bytearray()
+            self._links.watch_writing(self._file, False)
+            self.write(rest)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send data, now or when there is room."""
+        if self._closed:
+            return
+        sent = 0
+        if not self._rest:
+            try:
+                sent = self._send(data)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._loop.call_soon(self._lose, error)
+                return
+            if sent == len(data):
+                return
+            self._links.watch_writing(self._file, True)
+        self._rest += memoryview(data)[sent:]
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._loop.call_soon(self._lose, None)
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self._closed:
+            self._closed = True
+            self._links.forget(self._file)
+            self._socket.close()
+            self.protocol.connection_lost(error)
+
+
+@lru_cache(1)
+def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in found]

@@ -1,0 +1,212 @@
+"""`nereid analyze` beside a full grid: every configuration measured on a real server, then the search.
+
+    python -m benchmarks.grid                          all three parts: about ten minutes of a quiet machine
+    python -m benchmarks.grid grid --seconds 200       cells for so long; the next call goes on with the rest
+    python -m benchmarks.grid analyze compare          the other parts, by what the grid left in --state
+
+The model is two layers of 2048 by 2048 in ONNX Runtime, 32 MB of weights: a batch costs little more than a
+row until its arithmetic does. A cell's figure is the highest rate of an open loop that keeps the objective,
+found as `nereid perf --slo` does, by loads of a second or more. `compare` measures both choices again in
+turn: the best of so many noisy cells is better by luck, and its own figure would favour the grid.
+
+The time of the grid is printed twice: as it was measured, and at perf_analyzer's default for a measurement,
+three windows of five seconds, for each of its loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from app.tools.analyze import command
+from app.tools.analyze.space import Axes, Candidate
+from app.tools.analyze.trials import Measured, Trials
+from app.tools.perf import slo
+from app.tools.perf.bench import Bench
+from app.tools.perf.command.flags import read_options
+from app.tools.perf.result import Seen
+from benchmarks.closed_loop import Silent
+from benchmarks.goodput import serving
+from benchmarks.tools import ROOT
+from nereid_client import Server
+
+MODEL = "layers"
+WIDTH = 2048
+AXES = Axes((2, 4, 8, 16), (0, 1000, 4000), (1, 2))
+FLAGS = ("batches", "delays", "instances")
+OBJECTIVE = "p99<60ms"
+WARMUP_S = 0.3
+WINDOWS_S = 3 * 5.0
+"""perf_analyzer's default for one measurement: three windows that agree, of five seconds each."""
+PARTS = ("grid", "analyze", "compare")
+CONFIG = f"""
+backend: "onnxruntime"
+max_batch_size: 4
+input {{ name: "X" data_type: TYPE_FP32 dims: [ {WIDTH} ] }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ {WIDTH} ] }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+"""
+
+
+def write_model(folder: Path) -> None:
+    random = np.random.default_rng(0)
+    weights = [random.standard_normal((WIDTH, WIDTH), np.float32) / WIDTH**0.5 for _ in range(2)]
+    nodes = [
+        helper.make_node("MatMul", ["X", "first"], ["hidden"]),
+        helper.make_node("Relu", ["hidden"], ["positive"]),
+        helper.make_node("MatMul", ["positive", "second"], ["Y"]),
+    ]
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", WIDTH]) for name in ("X", "Y")]
+    initial = [numpy_helper.from_array(w, name) for w, name in zip(weights, ("first", "second"), strict=True)]
+    graph = helper.make_graph(nodes, MODEL, tensors[:1], tensors[1:], initial)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / MODEL / "1").mkdir(parents=True)
+    (folder / MODEL / "config.pbtxt").write_text(CONFIG)
+    onnx.save(made, str(folder / MODEL / "1" / "model.onnx"))
+
+
+class State:
+    """What is known, kept in a file: cells with what they do and the seconds they took, and the search."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.content: dict[str, Any] = {"cells": [], "analyze": None}
+        if path.exists():
+            self.content = json.loads(path.read_text())
+
+    def save(self) -> None:
+        self._path.write_text(json.dumps(self.content, indent=1) + "\n")
+
+    def cells(self) -> dict[Candidate, tuple[float, int, float]]:
+        """Return the rate, the number of loads and the seconds of each cell."""
+        return {
+            Candidate(*fields): (rate, loads, took) for fields, rate, loads, took in self.content["cells"]
+        }
+
+
+class Measuring:
+    """Configurations of the model of a server, one loaded and measured after the other."""
+
+    def __init__(self, url: str) -> None:
+        options, _ = read_options(["-m", MODEL, "-u", url, "--warmup", str(WARMUP_S)])
+        self._options, self._rules = options, slo.read_rules(OBJECTIVE)
+        self._server = Server(options.address.url, retry=False)
+        self._trials = Trials(self._server, options, self._rules, Silent())
+
+    def __enter__(self) -> Measuring:
+        self._server.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._trials.restore()
+        self._server.close()
+
+    def measure(self, candidate: Candidate, expected: float) -> tuple[Measured, int, float]:
+        """Return what a configuration does, the number of loads, and the seconds of all that."""
+        began = time.monotonic()
+        loads: list[Seen] = []
+        with Bench(self._options, Silent(), loads.append) as bench:
+            found = self._trials.rate(bench, candidate, expected)
+        return found, len(loads), time.monotonic() - began
+
+
+def grid(url: str, state: State, seconds: float) -> None:
+    """Measure the cells that are left, for so long."""
+    end = time.monotonic() + seconds
+    known = state.cells()
+    expected = 300.0
+    with Measuring(url) as measuring:
+        for candidate in AXES.candidates():
+            if candidate in known or time.monotonic() > end:
+                continue
+            found, loads, took = measuring.measure(candidate, expected)
+            expected = found.rate or expected
+            state.content["cells"].append([list(candidate), found.rate, loads, took])
+            state.save()
+            print(f"{candidate}: {found.rate:.0f}/s, {loads} loads, {took:.1f} s", flush=True)
+
+
+def analyze(url: str, state: State) -> None:
+    """Search, and note what was found and the time."""
+    with tempfile.TemporaryDirectory() as output:
+        words = ["-m", MODEL, "-u", url, "--slo", OBJECTIVE, "--output", output, "--warmup", str(WARMUP_S)]
+        axes = [f"--{name}={','.join(map(str, values))}" for name, values in zip(FLAGS, AXES, strict=False)]
+        began, printed = time.monotonic(), StringIO()
+        with redirect_stdout(printed):
+            status = command.main([*words, *axes, "--rounds", "1", "--json"])
+        took = time.monotonic() - began
+    if status:
+        raise SystemExit(f"nereid analyze ended with {status}")
+    found = json.loads(printed.getvalue())
+    best = Candidate(**found["best"])
+    state.content["analyze"] = {"best": list(best), "rate": found["rate"], "seconds": took}
+    state.save()
+    print(f"analyze: {best}: {found['rate']:.0f}/s, {took:.1f} s", flush=True)
+
+
+def compare(url: str, state: State, rounds: int) -> None:
+    """Measure the best cell and the choice of the search again, in turn; print them and the times."""
+    cells = state.cells()
+    best = max(cells, key=lambda candidate: cells[candidate][0])
+    found = state.content["analyze"]
+    chosen = Candidate(*found["best"])
+    ratios = []
+    with Measuring(url) as measuring:
+        for number in range(rounds if chosen != best else 0):
+            pair = (chosen, best) if number % 2 else (best, chosen)
+            rates = {each: measuring.measure(each, cells[best][0])[0].rate for each in pair}
+            ratios.append(rates[chosen] / rates[best])
+            print(f"{rates[chosen]:.0f}/s and {rates[best]:.0f}/s", flush=True)
+    took = sum(seconds for _, _, seconds in cells.values())
+    loads = sum(number for _, number, _ in cells.values())
+    windows = took + loads * (WINDOWS_S - 1.0)
+    print(f"grid: {len(cells)} cells, {loads} loads, best {best}: {cells[best][0]:.0f}/s")
+    print(f"analyze: {chosen}: {found['rate']:.0f}/s when it was found")
+    spread = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "the same one"
+    print(f"the choice beside the best cell, in turn: {spread}")
+    print(f"time: analyze {found['seconds']:.0f} s; grid {took:.0f} s, {found['seconds'] / took:.0%} of it;")
+    print(f"      with three windows of 5 s a load {windows:.0f} s, {found['seconds'] / windows:.1%} of it")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--state", type=Path, default=Path("build/grid.json"))
+    parser.add_argument("--seconds", type=float, default=3600, help="of the grid in this call")
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison (3)")
+    given = parser.parse_args()
+    given.state.parent.mkdir(exist_ok=True)
+    state = State(given.state)
+    with tempfile.TemporaryDirectory(prefix="g", ignore_cleanup_errors=True) as scratch:
+        write_model(Path(scratch) / "models")
+        flags = ["--model-control-mode=explicit", f"--load-model={MODEL}"]
+        with serving("nereid", ROOT, Path(scratch) / "models", Path(scratch), flags) as side:
+            run(f"127.0.0.1:{side.command.http_port}", given, state)
+
+
+def run(url: str, given: argparse.Namespace, state: State) -> None:
+    parts: Sequence[str] = given.parts
+    if "grid" in parts:
+        grid(url, state, given.seconds)
+    if "analyze" in parts:
+        analyze(url, state)
+    if "compare" in parts:
+        compare(url, state, given.rounds)
+
+
+if __name__ == "__main__":
+    main()
