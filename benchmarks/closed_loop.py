@@ -4,17 +4,19 @@
     python -m benchmarks.closed_loop 8000 8001 --connections 32 --rounds 9 --protocols http
 
 The rate of perf is given as a share of the other tool's in the same round: the median of the rounds, and
-their range. `void` counts the rounds that perf itself marked so.
+their range. `us` is the CPU time of the generator for a request. `void` counts the rounds that perf itself
+marked so.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 from app.tools.perf import payloads
 from app.tools.perf.bench import Bench
@@ -27,6 +29,11 @@ from benchmarks.workloads import HEADER_LENGTH, IDENTITY, Workload
 
 CONNECTIONS = (1, 8, 32)
 WARMUP_S = 0.5
+
+
+Figures = tuple[float, float]
+"""Requests a second, and microseconds of CPU that the generator took for each."""
+Measure = Callable[[], Figures]
 
 
 class Silent:
@@ -72,19 +79,20 @@ def compare(options: Options, given: argparse.Namespace, scratch: Path) -> list[
         for connections in given.connections:
             void = 0
 
-            def own(connections: int = connections) -> float:
+            def own(connections: int = connections) -> Figures:
                 nonlocal void
                 result = bench.measure(Level("concurrency", connections), 1, given.seconds)
                 if result.failed:
                     raise PerfError(str(result.errors))
                 void += bool(result.void)
-                return result.rate
+                return result.rate, 1e6 * result.busy / result.rate
 
-            def other(connections: int = connections) -> float:
+            def other(connections: int = connections) -> Figures:
+                before = children_s()
                 found = tool(workload, address.port, connections, given.seconds, scratch)
                 if found.errors:
                     raise PerfError(f"{tool.__name__}: {found.errors} errors")
-                return found.infer_per_s
+                return found.infer_per_s, 1e6 * (children_s() - before) / found.requests
 
             rates = [in_turn(own, other, number) for number in range(given.rounds)]
             rows.append([address.protocol, f"x{connections}", tool.__name__, *figures(rates), str(void)])
@@ -92,7 +100,13 @@ def compare(options: Options, given: argparse.Namespace, scratch: Path) -> list[
     return rows
 
 
-def in_turn(own: Callable[[], float], other: Callable[[], float], number: int) -> tuple[float, float]:
+def children_s() -> float:
+    """Return the CPU time of the processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def in_turn(own: Measure, other: Measure, number: int) -> tuple[Figures, Figures]:
     """Measure both; who is first changes from round to round."""
     if number % 2:
         then = other()
@@ -100,11 +114,14 @@ def in_turn(own: Callable[[], float], other: Callable[[], float], number: int) -
     return own(), other()
 
 
-def figures(rates: Sequence[tuple[float, float]]) -> list[str]:
-    """Return the median rates, and the median and range of their ratios."""
-    ratios = [own / other for own, other in rates]
-    medians = [f"{median(each):.0f}" for each in zip(*rates, strict=True)]
-    return [*medians, f"{median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+def figures(rounds: Sequence[tuple[Figures, Figures]]) -> list[str]:
+    """Return the median rates and costs of both, and the median, quartiles and range of the rates' ratios."""
+    sides = list(zip(*rounds, strict=True))
+    rates = [f"{median(rate for rate, _ in side):.0f}" for side in sides]
+    costs = [f"{median(cost for _, cost in side):.1f}" for side in sides]
+    ratios = [own[0] / other[0] for own, other in rounds]
+    low, middle, high = (f"{each:.2f}" for each in quantiles(ratios, n=4))
+    return [*rates, *costs, middle, f"{low} to {high}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
 
 
 def main() -> None:
@@ -135,7 +152,8 @@ def main() -> None:
                 processes=given.processes,
             )
             rows += compare(options, given, Path(scratch))
-    header = ["protocol", "connections", "beside", "perf/s", "its/s", "ratio", "range", "void"]
+    header = ["protocol", "connections", "beside", "perf/s", "its/s", "perf us", "its us"]
+    header += ["ratio", "half of the rounds", "range", "void"]
     print("\n" + table(header, rows))
 
 

@@ -1,13 +1,12 @@
 """`nereid analyze` beside a full grid: every configuration measured on a real server, then the search.
 
-    python -m benchmarks.grid                          all three parts: about ten minutes of a quiet machine
-    python -m benchmarks.grid grid --seconds 200       cells for so long; the next call goes on with the rest
-    python -m benchmarks.grid analyze compare          the other parts, by what the grid left in --state
+    python -m benchmarks.grid                          about seven minutes of a quiet machine
+    python -m benchmarks.grid --seconds 200            stops after so long; the next call goes on, by --state
 
 The model is two layers of 2048 by 2048 in ONNX Runtime, 32 MB of weights: a batch costs little more than a
 row until its arithmetic does. A cell's figure is the highest rate of an open loop that keeps the objective,
-found as `nereid perf --slo` does, by loads of a second or more. `compare` measures both choices again in
-turn: the best of so many noisy cells is better by luck, and its own figure would favour the grid.
+found as `nereid perf --slo` does, by loads of a second or more. Both choices are measured again in the end,
+in turn: the best of so many noisy cells is better by luck, and its own figure would favour the grid.
 
 The time of the grid is printed twice: as it was measured, and at perf_analyzer's default for a measurement,
 three windows of five seconds, for each of its loads.
@@ -19,7 +18,6 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -50,7 +48,8 @@ OBJECTIVE = "p99<60ms"
 WARMUP_S = 0.3
 WINDOWS_S = 3 * 5.0
 """perf_analyzer's default for one measurement: three windows that agree, of five seconds each."""
-PARTS = ("grid", "analyze", "compare")
+CELL_S, SEARCH_S, ROUND_S = 12.0, 100.0, 25.0
+"""No cell, search or round of the comparison is begun with less time left."""
 CONFIG = f"""
 backend: "onnxruntime"
 max_batch_size: 4
@@ -78,22 +77,36 @@ def write_model(folder: Path) -> None:
 
 
 class State:
-    """What is known, kept in a file: cells with what they do and the seconds they took, and the search."""
+    """What is known, kept in a file.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.content: dict[str, Any] = {"cells": [], "analyze": None}
-        if path.exists():
-            self.content = json.loads(path.read_text())
+    `cells` has the fields of each candidate, its rate, the number of its loads and the seconds of all that,
+    `found` the fields, rate and seconds of the search, `rounds` the rates of its choice and of the best cell.
+    """
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._path, self._end = path, time.monotonic() + seconds
+        known = json.loads(path.read_text()) if path.exists() else {}
+        self.cells: list[list[Any]] = known.get("cells", [])
+        self.found: list[Any] = known.get("found", [])
+        self.rounds: list[list[float]] = known.get("rounds", [])
 
     def save(self) -> None:
-        self._path.write_text(json.dumps(self.content, indent=1) + "\n")
+        content = {"cells": self.cells, "found": self.found, "rounds": self.rounds}
+        self._path.write_text(json.dumps(content, indent=1) + "\n")
 
-    def cells(self) -> dict[Candidate, tuple[float, int, float]]:
-        """Return the rate, the number of loads and the seconds of each cell."""
-        return {
-            Candidate(*fields): (rate, loads, took) for fields, rate, loads, took in self.content["cells"]
-        }
+    def has(self, seconds: float) -> bool:
+        """Return whether there is so much time left."""
+        return time.monotonic() + seconds < self._end
+
+    def left(self) -> list[Candidate]:
+        """Return the cells that are not measured yet."""
+        known = {Candidate(*fields) for fields, *_ in self.cells}
+        return [candidate for candidate in AXES.candidates() if candidate not in known]
+
+    def best(self) -> tuple[Candidate, float]:
+        """Return the best cell and its rate."""
+        fields, rate, *_ = max(self.cells, key=lambda cell: cell[1])
+        return Candidate(*fields), rate
 
 
 class Measuring:
@@ -122,18 +135,16 @@ class Measuring:
         return found, len(loads), time.monotonic() - began
 
 
-def grid(url: str, state: State, seconds: float) -> None:
-    """Measure the cells that are left, for so long."""
-    end = time.monotonic() + seconds
-    known = state.cells()
+def grid(url: str, state: State) -> None:
+    """Measure the cells that are left."""
     expected = 300.0
     with Measuring(url) as measuring:
-        for candidate in AXES.candidates():
-            if candidate in known or time.monotonic() > end:
-                continue
+        for candidate in state.left():
+            if not state.has(CELL_S):
+                return
             found, loads, took = measuring.measure(candidate, expected)
             expected = found.rate or expected
-            state.content["cells"].append([list(candidate), found.rate, loads, took])
+            state.cells.append([list(candidate), found.rate, loads, took])
             state.save()
             print(f"{candidate}: {found.rate:.0f}/s, {loads} loads, {took:.1f} s", flush=True)
 
@@ -150,62 +161,69 @@ def analyze(url: str, state: State) -> None:
     if status:
         raise SystemExit(f"nereid analyze ended with {status}")
     found = json.loads(printed.getvalue())
-    best = Candidate(**found["best"])
-    state.content["analyze"] = {"best": list(best), "rate": found["rate"], "seconds": took}
+    state.found = [list(Candidate(**found["best"])), found["rate"], took]
     state.save()
-    print(f"analyze: {best}: {found['rate']:.0f}/s, {took:.1f} s", flush=True)
+    print(f"analyze: {Candidate(**found['best'])}: {found['rate']:.0f}/s, {took:.1f} s", flush=True)
 
 
 def compare(url: str, state: State, rounds: int) -> None:
-    """Measure the best cell and the choice of the search again, in turn; print them and the times."""
-    cells = state.cells()
-    best = max(cells, key=lambda candidate: cells[candidate][0])
-    found = state.content["analyze"]
-    chosen = Candidate(*found["best"])
-    ratios = []
+    """Measure the choice of the search and the best cell again, in turn."""
+    chosen, (best, rate) = Candidate(*state.found[0]), state.best()
     with Measuring(url) as measuring:
-        for number in range(rounds if chosen != best else 0):
-            pair = (chosen, best) if number % 2 else (best, chosen)
-            rates = {each: measuring.measure(each, cells[best][0])[0].rate for each in pair}
-            ratios.append(rates[chosen] / rates[best])
+        while len(state.rounds) < rounds and chosen != best and state.has(ROUND_S):
+            pair = (chosen, best) if len(state.rounds) % 2 else (best, chosen)
+            rates = {each: measuring.measure(each, rate)[0].rate for each in pair}
+            state.rounds.append([rates[chosen], rates[best]])
+            state.save()
             print(f"{rates[chosen]:.0f}/s and {rates[best]:.0f}/s", flush=True)
-    took = sum(seconds for _, _, seconds in cells.values())
-    loads = sum(number for _, number, _ in cells.values())
+
+
+def report(state: State) -> None:
+    """Print both choices and their times."""
+    best, rate = state.best()
+    fields, found, seconds = state.found
+    took = sum(cell[3] for cell in state.cells)
+    loads = sum(cell[2] for cell in state.cells)
     windows = took + loads * (WINDOWS_S - 1.0)
-    print(f"grid: {len(cells)} cells, {loads} loads, best {best}: {cells[best][0]:.0f}/s")
-    print(f"analyze: {chosen}: {found['rate']:.0f}/s when it was found")
-    spread = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "the same one"
-    print(f"the choice beside the best cell, in turn: {spread}")
-    print(f"time: analyze {found['seconds']:.0f} s; grid {took:.0f} s, {found['seconds'] / took:.0%} of it;")
-    print(f"      with three windows of 5 s a load {windows:.0f} s, {found['seconds'] / windows:.1%} of it")
+    ratios = [own / other for own, other in state.rounds if other]
+    print(f"grid: {len(state.cells)} cells, {loads} loads, best {best}: {rate:.0f}/s")
+    print(f"analyze: {Candidate(*fields)}: {found:.0f}/s when it was found")
+    spread = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "not measured"
+    same = Candidate(*fields) == best
+    print(f"the choice beside the best cell, in turn: {'it is the same' if same else spread}")
+    print(f"time: analyze {seconds:.0f} s; grid {took:.0f} s, {seconds / took:.0%} of it;")
+    print(f"      with three windows of 5 s a load {windows:.0f} s, {seconds / windows:.1%} of it")
+
+
+def run(url: str, state: State, rounds: int) -> None:
+    """Do what is left, as far as there is time."""
+    if state.left():
+        grid(url, state)
+    if not state.left() and not state.found and state.has(SEARCH_S):
+        analyze(url, state)
+    if not state.left() and state.found:
+        compare(url, state, rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--state", type=Path, default=Path("build/grid.json"))
-    parser.add_argument("--seconds", type=float, default=3600, help="of the grid in this call")
+    parser.add_argument("--seconds", type=float, default=3600, help="of this call")
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison (3)")
+    parser.add_argument("parts", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.state.parent.mkdir(exist_ok=True)
-    state = State(given.state)
+    state = State(given.state, given.seconds)
     with tempfile.TemporaryDirectory(prefix="g", ignore_cleanup_errors=True) as scratch:
-        write_model(Path(scratch) / "models")
+        models = Path(scratch) / "models"
+        write_model(models)
         flags = ["--model-control-mode=explicit", f"--load-model={MODEL}"]
-        with serving("nereid", ROOT, Path(scratch) / "models", Path(scratch), flags) as side:
-            run(f"127.0.0.1:{side.command.http_port}", given, state)
-
-
-def run(url: str, given: argparse.Namespace, state: State) -> None:
-    parts: Sequence[str] = given.parts
-    if "grid" in parts:
-        grid(url, state, given.seconds)
-    if "analyze" in parts:
-        analyze(url, state)
-    if "compare" in parts:
-        compare(url, state, given.rounds)
+        with serving("nereid", ROOT, models, Path(scratch), flags) as side:
+            run(f"127.0.0.1:{side.command.http_port}", state, given.rounds)
+    if not state.left() and state.found:
+        report(state)
 
 
 if __name__ == "__main__":

@@ -62,11 +62,20 @@ class Generator:
         _allow_files(self._limit)
         first = self._job.concurrency or _FIRST_CONNECTIONS[self._job.endpoint.protocol]
         self._loop = asyncio.get_running_loop()
-        self._links = Links(self._loop)
+        self._links = Links(self._loop, alone=bool(self._job.concurrency))
         self._announced = asyncio.Event()
-        first = min(first, self._limit)
+        try:
+            await self._open(min(first, self._limit))
+        except (OSError, TimeoutError):
+            await self._close()
+            raise
+
+    async def _open(self, first: int) -> None:
         for start in range(0, first, _OPENING):
-            await asyncio.gather(*(self._connect() for _ in range(min(_OPENING, first - start))))
+            opening = (self._connect() for _ in range(min(_OPENING, first - start)))
+            for failure in await asyncio.gather(*opening, return_exceptions=True):
+                if failure is not None:
+                    raise failure
         async with asyncio.timeout(self._job.timeout_s):
             while len(self._connections) < first:
                 self._announced.clear()
@@ -94,6 +103,9 @@ class Generator:
             self._record(call, End.LATE, "no answer in time")
         for task in self._opening:
             task.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
         for connection in list(self._connections):
             connection.close()
         await asyncio.sleep(0)  # they are lost

@@ -7,16 +7,23 @@ import socket
 from collections.abc import Callable
 from functools import lru_cache
 from select import EPOLLIN, EPOLLOUT, epoll
+from time import monotonic
 from typing import Any, Final
 
 _READ: Final = 1 << 16
+_ALONE_S: Final = 0.01
+_PAUSE_S: Final = 0.001
 
 
 class Links:
-    """The plain connections of a generator, in an epoll of their own; the event loop watches that alone."""
+    """The plain connections of a generator, in an epoll of their own; the event loop watches that alone.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._epoll = loop, epoll()
+    Args:
+        alone: nothing else is urgent, as in a closed loop: the event loop is left out for some milliseconds.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, alone: bool) -> None:
+        self._loop, self._epoll, self._alone = loop, epoll(), alone
         self._links: dict[int, Link] = {}
         self._poll = self._epoll.poll
         loop.add_reader(self._epoll.fileno(), self._wake)
@@ -46,19 +53,23 @@ class Links:
             made.setblocking(False)
             try:
                 await self._loop.sock_connect(made, address)
-            except OSError as error:
-                made.close()
-                failure = error
-            else:
                 return made
+            except BaseException as error:  # such as the end of the load
+                made.close()
+                if not isinstance(error, OSError):
+                    raise
+                failure = error
         raise failure
 
     def _wake(self) -> None:
-        links = self._links
-        for file, events in self._poll(0):
-            link = links.get(file)
-            if link is not None:
-                link.ready(events)
+        links, ready = self._links, self._poll(0)
+        end = monotonic() + _ALONE_S if self._alone else 0.0
+        while ready:
+            for file, events in ready:
+                link = links.get(file)
+                if link is not None:
+                    link.ready(events)
+            ready = self._poll(_PAUSE_S) if monotonic() < end else []
 
     def watch_writing(self, file: int, on: bool) -> None:
         """Wake a connection when it can be written to, or no longer."""
