@@ -101,7 +101,7 @@ check-cluster: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks $(BENCH)
 
-# `nereid analyze` beside every one of 24 configurations, on a real server: ten minutes of a quiet machine.
+# `nereid analyze` beside every one of 24 configurations, on a real server: six minutes of a quiet machine.
 grid: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks.grid $(GRID)
 

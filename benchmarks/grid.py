@@ -1,15 +1,16 @@
 """`nereid analyze` beside a full grid: every configuration measured on a real server, then the search.
 
-    python -m benchmarks.grid                          about seven minutes of a quiet machine
+    python -m benchmarks.grid                          about six minutes of a quiet machine
     python -m benchmarks.grid --seconds 200            stops after so long; the next call goes on, by --state
 
 The model is two layers of 2048 by 2048 in ONNX Runtime, 32 MB of weights: a batch costs little more than a
-row until its arithmetic does. A cell's figure is the highest rate of an open loop that keeps the objective,
-found as `nereid perf --slo` does, by loads of a second or more. Both choices are measured again in the end,
-in turn: the best of so many noisy cells is better by luck, and its own figure would favour the grid.
+row until its arithmetic does. A cell's figure is the rate of a closed loop of 32 requests in flight, or of
+fewer where those break the objective. The cell that is best so and the choice of the search are measured
+again in the end, in turn, each by the search of `nereid perf --slo`.
 
-The time of the grid is printed twice: as it was measured, and at perf_analyzer's default for a measurement,
-three windows of five seconds, for each of its loads.
+The time of the search is given as a share of the measured grid's, one load a cell, and of what model_analyzer
+needs at least for the same configurations: by default it measures each with 1, 2, 4 to 1024 requests in
+flight, and perf_analyzer takes three windows of five seconds for each of these.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from app.tools.analyze import command
 from app.tools.analyze.space import Axes, Candidate
-from app.tools.analyze.trials import Measured, Trials
+from app.tools.analyze.trials import Trials
 from app.tools.perf import slo
 from app.tools.perf.bench import Bench
 from app.tools.perf.command.flags import read_options
-from app.tools.perf.result import Seen
+from app.tools.perf.generator.job import Level
 from benchmarks.closed_loop import Silent
 from benchmarks.goodput import serving
 from benchmarks.tools import ROOT
@@ -43,12 +44,16 @@ from nereid_client import Server
 MODEL = "layers"
 WIDTH = 2048
 AXES = Axes((2, 4, 8, 16), (0, 1000, 4000), (1, 2))
+_OPEN = 0.8
+"""The share of the rate of a closed loop with which the search of an open loop begins."""
 FLAGS = ("batches", "delays", "instances")
-OBJECTIVE = "p99<60ms"
+OBJECTIVE = "p90<150ms"
+IN_FLIGHT = (32, 16, 8)
+LOAD_S = 1.5
 WARMUP_S = 0.3
-WINDOWS_S = 3 * 5.0
-"""perf_analyzer's default for one measurement: three windows that agree, of five seconds each."""
-CELL_S, SEARCH_S, ROUND_S = 12.0, 100.0, 25.0
+MODEL_ANALYZER_S = 11 * 3 * 5.0
+"""For a configuration: 11 loads, each of three windows of five seconds."""
+CELL_S, SEARCH_S, ROUND_S = 10.0, 100.0, 25.0
 """No cell, search or round of the comparison is begun with less time left."""
 CONFIG = f"""
 backend: "onnxruntime"
@@ -126,27 +131,33 @@ class Measuring:
         self._trials.restore()
         self._server.close()
 
-    def measure(self, candidate: Candidate, expected: float) -> tuple[Measured, int, float]:
-        """Return what a configuration does, the number of loads, and the seconds of all that."""
+    def cell(self, candidate: Candidate) -> tuple[float, int, float]:
+        """Return the rate of a configuration in closed loops, their number, and the seconds of all that."""
         began = time.monotonic()
-        loads: list[Seen] = []
-        with Bench(self._options, Silent(), loads.append) as bench:
-            found = self._trials.rate(bench, candidate, expected)
-        return found, len(loads), time.monotonic() - began
+        self._trials.apply(candidate)
+        with Bench(self._options, Silent()) as bench:
+            for number, in_flight in enumerate(IN_FLIGHT, 1):
+                found = bench.measure(Level("concurrency", in_flight), 1, LOAD_S)
+                if not slo.broken(self._rules, found):
+                    return found.rate, number, time.monotonic() - began
+        return 0.0, len(IN_FLIGHT), time.monotonic() - began
+
+    def rate(self, candidate: Candidate, expected: float) -> float:
+        """Return the highest rate of an open loop with which a configuration keeps the objective."""
+        with Bench(self._options, Silent()) as bench:
+            return self._trials.rate(bench, candidate, expected).rate
 
 
 def grid(url: str, state: State) -> None:
     """Measure the cells that are left."""
-    expected = 300.0
     with Measuring(url) as measuring:
         for candidate in state.left():
             if not state.has(CELL_S):
                 return
-            found, loads, took = measuring.measure(candidate, expected)
-            expected = found.rate or expected
-            state.cells.append([list(candidate), found.rate, loads, took])
+            rate, loads, took = measuring.cell(candidate)
+            state.cells.append([list(candidate), rate, loads, took])
             state.save()
-            print(f"{candidate}: {found.rate:.0f}/s, {loads} loads, {took:.1f} s", flush=True)
+            print(f"{candidate}: {rate:.0f}/s, {loads} loads, {took:.1f} s", flush=True)
 
 
 def analyze(url: str, state: State) -> None:
@@ -172,7 +183,7 @@ def compare(url: str, state: State, rounds: int) -> None:
     with Measuring(url) as measuring:
         while len(state.rounds) < rounds and chosen != best and state.has(ROUND_S):
             pair = (chosen, best) if len(state.rounds) % 2 else (best, chosen)
-            rates = {each: measuring.measure(each, rate)[0].rate for each in pair}
+            rates = {each: measuring.rate(each, _OPEN * rate) for each in pair}
             state.rounds.append([rates[chosen], rates[best]])
             state.save()
             print(f"{rates[chosen]:.0f}/s and {rates[best]:.0f}/s", flush=True)
@@ -184,23 +195,25 @@ def report(state: State) -> None:
     fields, found, seconds = state.found
     took = sum(cell[3] for cell in state.cells)
     loads = sum(cell[2] for cell in state.cells)
-    windows = took + loads * (WINDOWS_S - 1.0)
+    peer = MODEL_ANALYZER_S * len(state.cells)
     ratios = [own / other for own, other in state.rounds if other]
     print(f"grid: {len(state.cells)} cells, {loads} loads, best {best}: {rate:.0f}/s")
-    print(f"analyze: {Candidate(*fields)}: {found:.0f}/s when it was found")
+    own = next(cell[1] for cell in state.cells if cell[0] == fields)
+    print(f"analyze: {Candidate(*fields)}: {found:.0f}/s of an open loop")
+    print(f"the choice in the grid: {own:.0f}/s, {own / rate:.1%} of the best cell")
     spread = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "not measured"
     same = Candidate(*fields) == best
     print(f"the choice beside the best cell, in turn: {'it is the same' if same else spread}")
     print(f"time: analyze {seconds:.0f} s; grid {took:.0f} s, {seconds / took:.0%} of it;")
-    print(f"      with three windows of 5 s a load {windows:.0f} s, {seconds / windows:.1%} of it")
+    print(f"      model_analyzer's for the same cells at least {peer:.0f} s, {seconds / peer:.1%} of it")
 
 
 def run(url: str, state: State, rounds: int) -> None:
     """Do what is left, as far as there is time."""
+    if not state.found and state.has(SEARCH_S):
+        analyze(url, state)
     if state.left():
         grid(url, state)
-    if not state.left() and not state.found and state.has(SEARCH_S):
-        analyze(url, state)
     if not state.left() and state.found:
         compare(url, state, rounds)
 
@@ -212,7 +225,6 @@ def main() -> None:
     parser.add_argument("--state", type=Path, default=Path("build/grid.json"))
     parser.add_argument("--seconds", type=float, default=3600, help="of this call")
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison (3)")
-    parser.add_argument("parts", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.state.parent.mkdir(exist_ok=True)
     state = State(given.state, given.seconds)
