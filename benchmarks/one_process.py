@@ -6,6 +6,7 @@ in another process, so that nothing of theirs is counted.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ from benchmarks.servers import free_ports
 from benchmarks.tools import ROOT
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import load_model
+from deployments.scheduling.dynamic.serve_batch import without_serve
 from deployments.spec import ModelSpec
 
 KEY = b"a key for one process, 32 bytes."
@@ -48,6 +50,7 @@ input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }}
 output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }}
 instance_group {{ count: 1 kind: KIND_CPU }}
 """
+PYTHON_MODEL = ROOT / "model_repository" / "identity_fp32" / "1" / "model.py"
 
 
 class Handle:
@@ -69,17 +72,22 @@ class StaticRouter(Router):
 
 
 class OneProcess:
-    """A server of one identity model."""
+    """A server of one identity model: in Python with dynamic batching, or the built-in one."""
 
-    def __init__(self, directory: Path, data_plane: str = "python") -> None:
+    def __init__(self, directory: Path, data_plane: str = "python", python_model: bool = False) -> None:
         self._transport = TransportSettings(data_plane=data_plane)
         self.http_port, self.grpc_port = free_ports(2)
         self._replica, self._ingress = LoopThread("replica"), LoopThread("ingress")
-        config = normalise(text_format.Parse(CONFIG, mc.ModelConfig()))
+        config = text_format.Parse(CONFIG, mc.ModelConfig())
         (directory / "1").mkdir()
+        if python_model:
+            config.backend = "python"
+            config.dynamic_batching.SetInParent()
+            shutil.copy(PYTHON_MODEL, directory / "1")
+        config = normalise(config)
         model = MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY, ""
         spec = ModelSpec(*model, transport=self._transport)
-        self._served = load_model(spec, self._replica)
+        self._served = load_model(spec, self._replica, without_serve)
         addresses = self._replica.call(self._listen(directory))
         self._fronts: list[Front] = []
         self._ingress.call(self._open(addresses))
@@ -163,9 +171,9 @@ class Callers:
 
 
 @contextmanager
-def running(directory: Path, data_plane: str = "python") -> Iterator[Callers]:
+def running(directory: Path, data_plane: str = "python", python_model: bool = False) -> Iterator[Callers]:
     """Start a server and its callers."""
-    server = OneProcess(directory, data_plane)
+    server = OneProcess(directory, data_plane, python_model)
     try:
         callers = Callers(server.http_port, server.grpc_port)
         try:
