@@ -5,7 +5,8 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import Any, Final, Protocol
 
 from app.core.errors import InferError
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
@@ -23,6 +24,8 @@ from backends.python.execution.instance import PythonInstance
 from backends.python.execution.readiness import Readiness
 
 logger = logging.getLogger(__name__)
+
+_SENDER: Final = attrgetter("_sender")
 
 
 class Clocked(Protocol):
@@ -108,7 +111,7 @@ class Execution:
             self._fail(received, requests, error)
             return
         # Dropping the last reference of a sender would end its request.
-        _senders = [each._sender for each in received]
+        _senders = list(map(_SENDER, received))
         del received  # with the last reference gone, the output may use the input's memory
         encode = self._encoder.encode
         replied: list[Request] = []

@@ -76,8 +76,11 @@ def decide_batch(
 
 def _decide_by_size(policy: BatchPolicy, queue: Sequence[Queued], now_ns: int) -> BatchDecision:
     """Decide where no size below the largest is preferred: as many as fit and agree."""
+    max_rows, first = policy.max_rows, queue[0]
+    if len(queue) == 1 and first.rows < max_rows and not policy.max_delay_ns:
+        return BatchDecision(1, first.rows, 0, "idle")
     rows = count = 0
-    max_rows, shapes = policy.max_rows, queue[0].shapes
+    shapes = first.shapes
     is_next_too_large = False
     for request in queue:
         total = rows + request.rows

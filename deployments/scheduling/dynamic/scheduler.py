@@ -112,7 +112,7 @@ class DynamicScheduler(DirectScheduler):
         if self._prepared is None:
             super()._take_back(instance)
             return
-        _set_dispatch_time(self._prepared)
+        _set_dispatch_time(self._prepared, time.monotonic_ns())
         self._prepared = None
 
     def release(self) -> None:
@@ -144,19 +144,20 @@ class DynamicScheduler(DirectScheduler):
                 self._wake_by(decision.wait_until_ns)
                 return
             instance = self._free.pop()
+            batch = self._dequeue(decision, now)
             if at_once and not self._free:
-                self._start(instance, self._dequeue(decision), at_once=True)
+                self._start(instance, batch, at_once=True)
                 break  # if it is over, its end has released or gathered what followed
-            self._start(instance, self._dequeue(decision))
+            self._start(instance, batch)
         if queue.requests >= self._prepare_at and not self._free:
             self._prepare()
 
-    def _dequeue(self, decision: BatchDecision) -> Batch:
+    def _dequeue(self, decision: BatchDecision, now_ns: int) -> Batch:
         size, rows, _, reason = decision
         batch = Batch(self._queue.take(size), rows, reason)
         if self._queue.requests:
             self.admission.batch.add(size)
-        _set_dispatch_time(batch)
+        _set_dispatch_time(batch, now_ns)
         return batch
 
     def _prepare(self) -> None:
@@ -164,11 +165,12 @@ class DynamicScheduler(DirectScheduler):
         queue, rows = self._queue, self._policy.max_rows
         if queue.timed or not queue.tidy(rows):
             return
-        decision = decide_batch(self._policy, queue.head(rows), time.monotonic_ns())
+        now = time.monotonic_ns()
+        decision = decide_batch(self._policy, queue.head(rows), now)
         full = decision.rows == rows or decision.reason == "full"
         if full and self._busy is not None:
             self._prepare_at = _NEVER
-            self._prepared = self._dequeue(decision)
+            self._prepared = self._dequeue(decision, now)
             self._serve_batch.start(self._busy, self._prepared)
 
     def _must_wait(self) -> bool:
@@ -213,10 +215,9 @@ class DynamicScheduler(DirectScheduler):
             self._wake_by(expiry_ns)
 
 
-def _set_dispatch_time(batch: Batch) -> None:
-    now = time.monotonic_ns()
+def _set_dispatch_time(batch: Batch, now_ns: int) -> None:
     for request in batch.requests:
-        request.dispatch_ns = now
+        request.dispatch_ns = now_ns
 
 
 def _includes(strategy: BatchStrategy, record: Any, request: QueuedRequest) -> bool:
