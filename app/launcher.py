@@ -35,7 +35,7 @@ def run(settings: ServerSettings) -> int:
             configure_logging=False,
             include_dashboard=settings.cluster.allow_dashboard,
             fork_workers=settings.cluster.fork_workers,
-            meanwhile=("ray.serve", "app.main"),
+            meanwhile=("app.ray_adapter.local.lean_serve", "app.main"),
         )
     from ray import serve
 

@@ -14,6 +14,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, unavailable
+from app.core.numpy_threads import follow_variable
 from app.core.observability.log import configure_logging
 from app.native.choice import is_native
 from app.ray_adapter.node import listen_host, node_id, replica_rank
@@ -48,6 +49,7 @@ class ModelVersion:
 
     def __init__(self, spec: bytes) -> None:
         gc.freeze()  # Ray's and Serve's objects live on: collections during the load need not visit them
+        follow_variable()
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
         configure_logging(self._spec.log)
         self._plane = LoopThread("data-plane")

@@ -5,6 +5,8 @@ environment, which is another program, and for every worker without a fork serve
 """
 
 import os
+import resource
+import signal
 import socket
 import sys
 
@@ -12,6 +14,7 @@ _SCRIPT = "default_worker.py"
 _LANGUAGE = "--language="
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _OTHER = ("--serialized-runtime-env-context", "--worker-type")
+_LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
 def main(path: str, command: list[str]) -> None:
@@ -38,9 +41,8 @@ def _is_forked(path: str, arguments: list[str]) -> bool:
     taken = [word for word in arguments if not word.startswith(_LANGUAGE)]  # the other script's
     environment = [f"{name}={value}" for name, value in os.environ.items()]
     try:
-        with open(_OOM_SCORE) as file:  # which the raylet has raised
-            score = file.read().strip()
-        request = os.fsencode("\0".join([os.getcwd(), score, str(len(taken)), *taken, *environment]))
+        words = [os.getcwd(), *_inherited(), str(len(taken)), *taken, *environment]
+        request = os.fsencode("\0".join(words))
         with socket.socket(socket.AF_UNIX) as server:
             server.connect(path)
             sent = socket.send_fds(server, [request], [0, 1, 2])
@@ -49,6 +51,26 @@ def _is_forked(path: str, arguments: list[str]) -> bool:
             return bool(server.recv(1))
     except OSError:
         return False
+
+
+def _inherited() -> list[str]:
+    """Return what a program inherits from the raylet: OOM score, niceness, blocked signals and limits.
+
+    The raylet raises the first two, and Ray the limit of open files, when a fork server already runs.
+
+    Raises:
+        OSError: one of them cannot be read.
+    """
+    with open(_OOM_SCORE) as file:
+        score = file.read().strip()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    limits = ((which, *resource.getrlimit(which)) for which in _LIMITS)
+    return [
+        score,
+        str(os.getpriority(os.PRIO_PROCESS, 0)),
+        " ".join(str(int(number)) for number in blocked),
+        " ".join(str(value) for limit in limits for value in limit),
+    ]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ their pages. It has a single thread and no connection to Ray. It ends when the d
 """
 
 import os
+import resource
 import runpy
 import select
 import signal
@@ -20,7 +21,9 @@ _BYTES: Final = 1 << 20
 _REQUEST_S: Final = 10.0
 _STDIN: Final = 0
 _STANDARD: Final = (0, 1, 2)
+_KEY_BYTES: Final = 32
 _MODULES: Final = (
+    "app.ray_adapter.local.lean_serve",
     "ray._private.workers.default_worker",
     "ray.serve._private.controller",
     "ray.serve._private.replica",
@@ -30,12 +33,20 @@ _DEPLOYMENTS: Final = "nereid.deployments"
 
 
 class Worker(NamedTuple):
-    """The program of a worker: its arguments, environment, directory, OOM score and standard descriptors."""
+    """The program of a worker: its arguments, environment and standard descriptors, and what it inherits.
+
+    Attributes:
+        blocked: numbers of the signals that it blocks.
+        limits: of resources: number, soft and hard limit of each, one after the other.
+    """
 
     arguments: list[str]
     environment: dict[str, str]
     directory: str
     oom_score: str
+    niceness: int
+    blocked: list[int]
+    limits: list[int]
     descriptors: list[int]
 
 
@@ -47,8 +58,8 @@ def main(descriptor: int, driver: str) -> None:
     fixed = {"RAY_JOB_ID": "f" * 8, "RAY_RAYLET_PID": driver}
     os.environ.update(fixed)
     _prepare()
-    if not _ids_differ():
-        sys.exit("a fork of this process would use the ids of another: replicas are programs of their own")
+    if reason := harm():
+        sys.exit(f"replicas are programs of their own: {reason}")
     worker = _forked(socket.socket(fileno=descriptor))
     worker.environment.update(fixed)
     _become(worker)
@@ -59,6 +70,8 @@ def _prepare() -> None:
 
     # Else numpy's library would start threads, which a fork does not have. Ray sets it to 1 in most replicas.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    internals = import_module("nereid.internals")
+    internals.load_internals()
     with _other_class_ids():
         for name in _MODULES:
             import_module(name)
@@ -66,7 +79,7 @@ def _prepare() -> None:
     for name in deployments.CLASSES:
         getattr(deployments, name)
     # A worker may be one of a user's, with packages of the same names.
-    import_module("nereid.internals").set_aside(_DEPLOYMENTS)
+    internals.set_aside(_DEPLOYMENTS)
     import_module("ray._raylet").setproctitle("nereid: fork server")
     gc.collect()
     gc.freeze()  # a collection in a worker would write to every page that it shares
@@ -91,6 +104,16 @@ def _other_class_ids() -> Iterator[None]:
         yield
     finally:
         actor.ActorClassID = drawn
+
+
+def harm() -> str:
+    """Return what harm a fork of this process would come to; "" for none."""
+    if not _ids_differ():
+        return "a fork would use the ids of another"
+    # Those of numpy's library have ended before the first fork.
+    if len(os.listdir("/proc/self/task")) > 1:
+        return "a lock may be held by a thread that a fork lacks"
+    return ""
 
 
 def _ids_differ() -> bool:
@@ -142,10 +165,12 @@ def _received(connection: socket.socket) -> Worker | None:
         data += more
     if not data:
         return None
-    directory, oom_score, number, *words = os.fsdecode(data).split("\0")
+    directory, oom_score, niceness, blocked, limits, number, *words = os.fsdecode(data).split("\0")
     arguments, variables = words[: int(number)], words[int(number) :]
     environment = {name: value for name, _, value in (each.partition("=") for each in variables)}
-    return Worker(arguments, environment, directory, oom_score, descriptors)
+    signals, resources = ([int(number) for number in text.split()] for text in (blocked, limits))
+    inherited = oom_score, int(niceness), signals, resources
+    return Worker(arguments, environment, directory, *inherited, descriptors)
 
 
 def _become(worker: Worker) -> None:
@@ -155,18 +180,30 @@ def _become(worker: Worker) -> None:
     for standard, descriptor in zip(_STANDARD, worker.descriptors, strict=True):
         os.dup2(descriptor, standard)
         os.close(descriptor)
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(worker.oom_score)
+    _inherit(worker)
     os.chdir(worker.directory)
     os.environ.clear()
     os.environ.update(worker.environment)
-    import_module(
-        "numpy.random"
-    ).seed()  # else all workers would draw the same numbers; `random` does it itself
+    # Else all workers would draw the same numbers, and have the same key; `random` seeds itself.
+    import_module("numpy.random").seed()
+    import_module("multiprocessing").current_process().authkey = os.urandom(_KEY_BYTES)
     script = worker.arguments[0]
     sys.argv = worker.arguments
     sys.path.insert(0, os.path.dirname(script))
     runpy.run_path(script, run_name="__main__")
+
+
+def _inherit(worker: Worker) -> None:
+    """Take over what a program would have from the raylet, as far as the kernel allows it."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(worker.oom_score)
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, worker.niceness)
+    signal.pthread_sigmask(signal.SIG_SETMASK, worker.blocked)
+    given = iter(worker.limits)
+    for which, soft, hard in zip(given, given, given, strict=True):
+        with suppress(OSError, ValueError):
+            resource.setrlimit(which, (soft, hard))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from tests.server import ROOT
 from tests.waiting import block_until
 
 WORKER = """
-import json, os, random, sys
+import json, multiprocessing, os, random, resource, signal, sys
 names = ("ray.serve._private.replica", "nereid.deployments", "app", "numpy")
 prepared = [name in sys.modules for name in names]
 import numpy, ray
@@ -28,12 +29,16 @@ found = {
     "directory": os.getcwd(),
     "variable": os.environ["VARIABLE"],
     "fixed": [os.environ["RAY_JOB_ID"], os.environ["RAY_RAYLET_PID"], os.environ.get("OMP_NUM_THREADS")],
-    "drawn": [random.random(), numpy.random.random(), ray.ObjectRef.from_random().hex()],
+    "drawn": [random.random(), numpy.random.random(), ray.ObjectRef.from_random().hex(),
+        bytes(multiprocessing.current_process().authkey).hex()],
     "prepared": prepared,
     "parent": os.getppid(),
     "pid": os.getpid(),
     "group": os.getpgrp(),
     "oom_score": open("/proc/self/oom_score_adj").read().strip(),
+    "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+    "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+    "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     "threads": len(os.listdir("/proc/self/task")),
 }
 print(json.dumps(found), flush=True)
@@ -78,9 +83,14 @@ def run(command: list[str], directory: Path, **variables: str) -> "subprocess.Co
 def started(server: ForkServer, directory: Path, variable: str) -> dict[str, Any]:
     """Start a worker as a raylet would; return what it prints."""
     raylet = server.starting_workers(raylet_command(worker_command(directory, *OPTIONS)))
-    raise_score = "echo 567 > /proc/self/oom_score_adj; exec $*"  # as the raylet does
-    command = ["sh", "-c", raise_score, "sh", *raylet[1].partition("=")[2].split()]
-    done = run(command, directory, VARIABLE=variable)
+    # As the raylet does, and the driver before it.
+    change = "echo 567 > /proc/self/oom_score_adj; ulimit -Sn 700; exec nice -n 3 $*"
+    command = ["sh", "-c", change, "sh", *raylet[1].partition("=")[2].split()]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        done = run(command, directory, VARIABLE=variable)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -98,6 +108,9 @@ def test_worker_is_a_fork_with_the_arguments_and_surroundings_of_its_command(
     assert found["prepared"] == [True, False, False, True]
     assert found["threads"] == 1
     assert found["oom_score"] == "567"
+    assert found["niceness"] == os.getpriority(os.PRIO_PROCESS, 0) + 3
+    assert found["blocked"] == [signal.SIGINT]
+    assert found["files"] == 700
     assert found["group"] == found["pid"]  # else the end of one would end all
     block_until(lambda: not Path(f"/proc/{found['pid']}").exists())  # nobody waits for it
 
@@ -155,3 +168,26 @@ def test_socket_of_a_program_that_runs_stays(server: ForkServer, tmp_path: Path)
     with new_session(server.path.parent):
         assert server.path.exists()
     assert started(server, tmp_path, "still")["variable"] == "still"
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("", ""),
+        ("ray.ObjectRef.from_random()", "a fork would use the ids of another"),
+        (
+            "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "a lock may be held by a thread that a fork lacks",
+        ),
+    ],
+)
+def test_process_that_forks_would_harm_is_not_forked(tmp_path: Path, before: str, said: str) -> None:
+    program = f"""
+import os, threading, time
+import ray
+from app.ray_adapter.local.fork_server import harm
+{before}
+print(harm(), flush=True)
+os._exit(0)
+"""
+    assert run([sys.executable, "-c", program], ROOT).stdout == f"{said}\n"
