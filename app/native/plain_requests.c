@@ -129,14 +129,10 @@ static PyObject *try_call(PlainRequests *self, enum callable number, PyObject *r
 /* Return the request with what it has in client memory; NULL for one that is not plainly right. */
 static PyObject *read_plain(PlainRequests *self, PyObject *request, Py_ssize_t *rows, Py_ssize_t *nbytes)
 {
-    PyTypeObject *type = self->messages->types[REQUEST];
-    if (Py_TYPE(request) != type)
+    *rows = Py_TYPE(request) == self->messages->types[REQUEST] ? plain_rows(self->check, request, nbytes) : 0;
+    if (*rows == 0) /* before it is read, which Python does too */
         return NULL;
-    PyObject *read = at(request, self->regions) == Py_True ? try_call(self, READ, request, NULL) : Py_NewRef(request);
-    *rows = read == NULL || Py_TYPE(read) != type ? 0 : plain_rows(self->check, read, nbytes);
-    if (*rows == 0)
-        Py_CLEAR(read);
-    return read;
+    return at(request, self->regions) == Py_True ? try_call(self, READ, request, NULL) : Py_NewRef(request);
 }
 
 static PyObject *submit(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
