@@ -15,7 +15,7 @@ from typing import Any, Final
 from nereid_client import retry
 from nereid_client.datatypes import Array, encode
 from nereid_client.errors import DeadlineExceeded, InputError, ServerError, Unavailable
-from nereid_client.messages import Input, Output, Parameter, Request, Response
+from nereid_client.messages import Input, Output, Parameter, Request, Response, on_host
 from nereid_client.pool import AsyncPool, Lease, placed_arrays, read_size, through
 from nereid_client.result import Result
 from nereid_client.signature import Signature, read_signature
@@ -144,9 +144,11 @@ class AsyncServer:
         return AsyncModel(self._transport, name, str(version), self._options)
 
     @contextlib.asynccontextmanager
-    async def pool(self, slots: int = 32, slot_bytes: int | str = "1MiB") -> AsyncIterator[AsyncPool]:
-        """Share memory with a server on this machine: for `Model.via`."""
-        pool = AsyncPool(self._transport, slots, read_size(slot_bytes))
+    async def pool(
+        self, slots: int = 32, slot_bytes: int | str = "1MiB", device: str = "cpu"
+    ) -> AsyncIterator[AsyncPool]:
+        """Share memory with a server on this machine, of `device` ("cuda", "cuda:1"): for `Model.via`."""
+        pool = AsyncPool(self._transport, slots, read_size(slot_bytes), device)
         try:
             await pool.open()
             yield pool
@@ -220,7 +222,7 @@ class AsyncModel:
         """Yield the responses of a decoupled model. It is sent once: a response may have been used."""
         signature = await self.signature()
         request, _ = self._request(signature, {**(inputs or {}), **named}, {})
-        async for response in self._transport.stream(request, self._options.timeout):
+        async for response in self._transport.stream(on_host(request), self._options.timeout):
             arrays = {name: signature.typed(name, array) for name, array in response.arrays.items()}
             yield Result(response, arrays, False)
 
@@ -258,7 +260,7 @@ class AsyncModel:
         return Request(self.name, self.version, tuple(inputs), outputs, options.id, sent), added
 
     async def _sent(self, request: Request) -> Response:
-        encoded = self._transport.encoded(request)
+        encoded = self._transport.encoded(on_host(request))
 
         async def once(left: float) -> Response:
             return await self._transport.infer(encoded, left)

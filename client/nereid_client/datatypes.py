@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from nereid_client import tensors
 from nereid_client.errors import InputError
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +38,7 @@ def to_array(name: str, value: Any, datatype: str) -> Array:
     """Return a value as an array of a datatype, in C order.
 
     Lists and numbers take the datatype of the input. An array of another dtype is converted if that loses
-    nothing.
+    nothing. A tensor on a GPU is returned as one.
 
     Raises:
         InputError: it cannot be converted.
@@ -45,6 +46,9 @@ def to_array(name: str, value: Any, datatype: str) -> Array:
     wanted = NUMPY.get(datatype)
     if wanted is None:
         raise InputError(f"input '{name}' has the datatype {datatype}, which this client does not know")
+    if tensors.is_on_gpu(value):
+        on_gpu: Array = tensors.checked(name, value, datatype)
+        return on_gpu
     if datatype == "BYTES":
         return _bytes_array(name, value)
     if hasattr(value, "dtype"):
@@ -80,8 +84,13 @@ def _bytes_array(name: str, value: Any) -> Array:
     return flat.reshape(array.shape)
 
 
-def encode(array: Array, datatype: str) -> memoryview:
-    """Return the bytes of an array from `to_array`; not copied where they are the array's own."""
+def encode(array: Array, datatype: str) -> Any:
+    """Return the bytes of an array from `to_array`, as a memoryview; not copied where they are its own.
+
+    Those of a tensor on a GPU are a tensor there.
+    """
+    if tensors.is_on_gpu(array):
+        return tensors.as_bytes(array)
     if datatype == "BYTES":
         return memoryview(b"".join(struct.pack("<I", len(item)) + item for item in array.reshape(-1)))
     if datatype == "BF16":

@@ -68,7 +68,7 @@ class GrpcTransport:
             "ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), timeout
         )
         config = await self._call("ModelConfig", pb.ModelConfigRequest(name=model, version=version), timeout)
-        return _as_dict(metadata), _as_dict(config.config)
+        return _json(metadata), _json(config.config)
 
     def encoded(self, request: Request) -> Any:
         return encode_request(request)
@@ -104,12 +104,20 @@ class GrpcTransport:
         request = pb.SystemSharedMemoryUnregisterRequest(name=region)
         await self._call("SystemSharedMemoryUnregister", request, timeout)
 
+    async def register_cuda(self, region: str, handle: bytes, device: int, size: int, timeout: float) -> None:
+        request = pb.CudaSharedMemoryRegisterRequest(
+            name=region, raw_handle=handle, device_id=device, byte_size=size
+        )
+        await self._call("CudaSharedMemoryRegister", request, timeout)
+
+    async def unregister_cuda(self, region: str, timeout: float) -> None:
+        request = pb.CudaSharedMemoryUnregisterRequest(name=region)
+        await self._call("CudaSharedMemoryUnregister", request, timeout)
+
     async def statistics(self, model: str, version: str, timeout: float) -> Sequence[Mapping[str, Any]]:
         request = pb.ModelStatisticsRequest(name=model, version=version)
         answer = await self._call("ModelStatistics", request, timeout)
-        # As over HTTP: 64-bit numbers as numbers, and those that are 0 too.
-        found: Sequence[Mapping[str, Any]] = [_numbers(each) for each in answer.model_stats]
-        return found
+        return [_json(each, whole=True) for each in answer.model_stats]
 
     async def index(self, timeout: float) -> Sequence[Mapping[str, Any]]:
         answer = await self._call("RepositoryIndex", pb.RepositoryIndexRequest(), timeout)
@@ -147,20 +155,30 @@ def _as_dict(message: Any) -> Mapping[str, Any]:
     return found
 
 
-def _numbers(message: Any) -> Any:
-    """Return a message as a dictionary of its fields."""
-    fields = {}
+def _json(message: Any, whole: bool = False) -> Mapping[str, Any]:
+    """Return a message as it is over HTTP: 64-bit numbers as numbers, and what has its default too.
+
+    With `whole` that is also true of messages in it that are not set.
+    """
+    fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
+        if field.has_presence and not message.HasField(field.name) and not whole:
+            continue
         value = getattr(message, field.name)
-        if field.message_type is None:
-            fields[field.name] = value
-        elif field.message_type.GetOptions().map_entry:
-            fields[field.name] = {key: _numbers(each) for key, each in value.items()}
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            element = field.message_type.fields_by_name["value"]
+            fields[field.name] = {key: _value(element, each, whole) for key, each in value.items()}
         elif field.is_repeated:
-            fields[field.name] = [_numbers(each) for each in value]
+            fields[field.name] = [_value(field, each, whole) for each in value]
         else:
-            fields[field.name] = _numbers(value)
+            fields[field.name] = _value(field, value, whole)
     return fields
+
+
+def _value(field: Any, value: Any, whole: bool) -> Any:
+    if field.message_type is not None:
+        return _json(value, whole)
+    return value if field.enum_type is None else field.enum_type.values_by_number[value].name
 
 
 def _error(error: grpc.aio.AioRpcError) -> ServerError:

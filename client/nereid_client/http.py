@@ -103,6 +103,15 @@ class HttpTransport:
     async def unregister(self, region: str, timeout: float) -> None:
         await self._json("POST", f"/v2/systemsharedmemory/region/{quote(region, '')}/unregister", timeout)
 
+    async def register_cuda(self, region: str, handle: bytes, device: int, size: int, timeout: float) -> None:
+        path = f"/v2/cudasharedmemory/region/{quote(region, '')}/register"
+        raw = {"b64": b64encode(handle).decode()}
+        body = {"raw_handle": raw, "device_id": device, "byte_size": size}
+        await self._json("POST", path, timeout, json=body)
+
+    async def unregister_cuda(self, region: str, timeout: float) -> None:
+        await self._json("POST", f"/v2/cudasharedmemory/region/{quote(region, '')}/unregister", timeout)
+
     async def statistics(self, model: str, version: str, timeout: float) -> Sequence[Mapping[str, Any]]:
         path = f"{_model_path(model, version)}/stats"
         found: Sequence[Mapping[str, Any]] = (await self._json("GET", path, timeout))["model_stats"]

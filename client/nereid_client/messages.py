@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nereid_client.datatypes import Array
+from nereid_client.tensors import host_bytes
 
 Parameter = bool | int | float | str
 
@@ -22,12 +23,15 @@ class Slice:
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor of a request: `data`, or its place in shared memory."""
+    """A tensor of a request: `data`, or its place in shared memory.
+
+    Until it is sent, `data` may also be bytes on a GPU, as a tensor.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: memoryview | Slice
+    data: Any
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,17 @@ class Request:
     outputs: tuple[Output, ...] = ()
     id: str = ""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+def on_host(request: Request) -> Request:
+    """Return a request whose tensors are on the host, or in shared memory."""
+    if all(isinstance(entry.data, memoryview | Slice) for entry in request.inputs):
+        return request
+    inputs = (
+        entry if isinstance(entry.data, memoryview | Slice) else replace(entry, data=host_bytes(entry.data))
+        for entry in request.inputs
+    )
+    return replace(request, inputs=tuple(inputs))
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,22 @@
 """A pool of slots in shared memory, through which tensors go instead of the body of a request.
 
 A slot is one request's. It is free again when the answer's arrays are gone, not before: nobody reads memory
-that another request writes. The region is unlinked when the pool is closed, and if its process is killed.
+that another request writes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import mmap
-import os
 import re
 import weakref
-from multiprocessing import resource_tracker
-from pathlib import Path
-from secrets import token_hex
 from typing import Any, Final
 
-from nereid_client.datatypes import byte_size, decode
+from nereid_client.datatypes import byte_size
+from nereid_client.memory import HostMemory, Memory
 from nereid_client.messages import Input, Output, Request, Response, Slice
 from nereid_client.signature import Signature
 from nereid_client.transport import Transport
 
-_DIRECTORY: Final = Path("/dev/shm")
-"""Where Linux keeps POSIX shared memory."""
 _ALIGNMENT: Final = 64
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TIMEOUT: Final = 30.0
@@ -42,35 +35,30 @@ def read_size(size: int | str) -> int:
     return int(found[1]) * _UNITS[(found[2] or "").lower()]
 
 
-def _create(name: str, size: int) -> mmap.mmap:
-    """Return new shared memory, which is unlinked when this process is killed."""
-    path = _DIRECTORY / name
-    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        resource_tracker.register(f"/{name}", "shared_memory")
-        os.posix_fallocate(file, 0, size)  # fails here, not with a signal when it is written to
-        return mmap.mmap(file, size)
-    except BaseException:
-        _unlink(name)
-        raise
-    finally:
-        os.close(file)
+def _memory(size: int, device: str) -> Memory:
+    """Return new memory on "cpu", "cuda" or a numbered "cuda:1".
 
+    Raises:
+        ValueError: there is no such kind of device.
+    """
+    kind, _, number = device.partition(":")
+    if device == "cpu":
+        return HostMemory(size)
+    if kind == "cuda" and (number.isdigit() or device == kind):
+        from nereid_client.cuda import CudaMemory
 
-def _unlink(name: str) -> None:
-    (_DIRECTORY / name).unlink(missing_ok=True)
-    resource_tracker.unregister(f"/{name}", "shared_memory")
+        return CudaMemory(size, int(number or 0))
+    raise ValueError(f"'{device}' is no device, give 'cpu', 'cuda' or e.g. 'cuda:1'")
 
 
 class Lease:
-    """A slot that a request has. It ends with the last view of `memory`."""
+    """A slot that a request has. It ends with the last view of it."""
 
     def __init__(self, pool: AsyncPool, number: int) -> None:
         self.start, self._used = number * pool.slot_bytes, 0
-        # Views of a ctypes object keep it; those of a memoryview keep only what is below.
-        slot = pool.slot_type.from_buffer(pool.memory, self.start)
+        self._memory = pool.memory
+        slot, self._view = pool.memory.slot(self.start, pool.slot_bytes)
         self._end = weakref.finalize(slot, pool.give_back, number)
-        self.memory = memoryview(slot).cast("B")
 
     def abandon(self) -> None:
         """Never use the slot again: a server that was not waited for may still write to it."""
@@ -79,42 +67,52 @@ class Lease:
     def take(self, size: int) -> int | None:
         """Return where `size` bytes of the slot begin; None if they are not left."""
         position = -(-self._used // _ALIGNMENT) * _ALIGNMENT
-        if position + size > len(self.memory):
+        if position + size > len(self._view):
             return None
         self._used = position + size
         return position
+
+    def write(self, position: int, data: Any) -> None:
+        """Copy bytes there."""
+        self._memory.write(self._view[position : position + len(data)], data)
+
+    def array(self, position: int, size: int, datatype: str, shape: tuple[int, ...]) -> Any:
+        """Return the tensor of so many bytes there, as a view."""
+        return self._memory.array(self._view[position : position + size], datatype, shape)
 
 
 class AsyncPool:
     """Slots of one region. Make one by `server.pool`.
 
     Attributes:
-        region: its name at the server.
         memory: of the region.
         missed: calls that found no slot free, and went in the body; give the pool more slots.
         slot_bytes: of a slot; what does not fit goes in the body.
     """
 
-    def __init__(self, transport: Transport, slots: int, slot_bytes: int) -> None:
+    def __init__(self, transport: Transport, slots: int, slot_bytes: int, device: str = "cpu") -> None:
         self.slot_bytes = -(-slot_bytes // _ALIGNMENT) * _ALIGNMENT
-        self.region = f"nereid-{token_hex(8)}"
-        self.slot_type: Any = type("Slot", (ctypes.c_char * self.slot_bytes,), {})
-        self.memory = _create(self.region, slots * self.slot_bytes)
+        self.memory = _memory(slots * self.slot_bytes, device)
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._free = list(range(slots))
         self.missed = 0
 
+    @property
+    def region(self) -> str:
+        """The region's name at the server."""
+        return self.memory.name
+
     async def open(self) -> None:
         """Make the server know the region."""
-        await self._transport.register(self.region, f"/{self.region}", len(self.memory), _TIMEOUT)
+        await self.memory.register(self._transport, _TIMEOUT)
 
     async def close(self) -> None:
-        """Make the server forget the region, and unlink it; arrays that are left keep their memory."""
+        """Make the server forget the region, and release it; arrays that are left keep their memory."""
         try:
-            await self._transport.unregister(self.region, _TIMEOUT)
+            await self.memory.unregister(self._transport, _TIMEOUT)
         finally:
-            _unlink(self.region)
+            self.memory.close()
 
     def lease(self) -> Lease | None:
         """Return a free slot; None if there is none.
@@ -143,7 +141,7 @@ def through(lease: Lease, pool: AsyncPool, request: Request, signature: Signatur
             inputs.append(entry)
             continue
         size = len(entry.data)
-        lease.memory[position : position + size] = entry.data
+        lease.write(position, entry.data)
         place = Slice(pool.region, lease.start + position, size)
         inputs.append(Input(entry.name, entry.datatype, entry.shape, place))
     rows = request.inputs[0].shape[0] if signature.batched and request.inputs else 0
@@ -175,6 +173,5 @@ def placed_arrays(lease: Lease, request: Request, response: Response) -> dict[st
         place, size = places[name], byte_size(datatype, shape)
         if place is None or size is None or size > place.size:
             raise ValueError(f"the server has put output '{name}' where it does not fit")
-        start = place.offset - lease.start
-        arrays[name] = decode(lease.memory[start : start + size], datatype, shape)
+        arrays[name] = lease.array(place.offset - lease.start, size, datatype, shape)
     return arrays

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from nereid_client.datatypes import Array
 from nereid_client.messages import Response
 
@@ -23,7 +25,8 @@ class Result(Mapping[str, Array]):
     """The outputs of a call by name.
 
     Arrays of a call through a pool lie in shared memory: their slot is used again when the result is closed
-    or collected, and no array of it is left. `copy` returns arrays that need no slot.
+    or collected, and no array of it is left. `copy` returns arrays that need no slot. Those of a pool
+    on a GPU are tensors of PyTorch.
 
     Attributes:
         model, version: what answered.
@@ -61,7 +64,10 @@ class Result(Mapping[str, Array]):
 
     def copy(self) -> dict[str, Array]:
         """Return the arrays, copied."""
-        return {name: array.copy() for name, array in self.items()}
+        return {
+            name: array.copy() if isinstance(array, np.ndarray) else array.clone()
+            for name, array in self.items()
+        }
 
     def top(self, output: str = "") -> Any:
         """Return the classes that `classes=` asked for: a list for a row, a list of them for a batch.

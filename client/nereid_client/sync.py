@@ -122,9 +122,11 @@ class Server:
         return Model(self._server.model(name, version))
 
     @contextlib.contextmanager
-    def pool(self, slots: int = 32, slot_bytes: int | str = "1MiB") -> Iterator[AsyncPool]:
-        """Share memory with a server on this machine: for `Model.via`."""
-        entered = self._server.pool(slots, slot_bytes)
+    def pool(
+        self, slots: int = 32, slot_bytes: int | str = "1MiB", device: str = "cpu"
+    ) -> Iterator[AsyncPool]:
+        """Share memory with a server on this machine; see `AsyncServer.pool`."""
+        entered = self._server.pool(slots, slot_bytes, device)
         pool = _wait(_enter(entered))
         try:
             yield pool

@@ -77,3 +77,9 @@ class Transport(Protocol):
 
     async def unregister(self, region: str, timeout: float) -> None:
         """Make the server forget a region."""
+
+    async def register_cuda(self, region: str, handle: bytes, device: int, size: int, timeout: float) -> None:
+        """Make a region of a GPU's memory known to the server, by its CUDA IPC handle."""
+
+    async def unregister_cuda(self, region: str, timeout: float) -> None:
+        """Make the server forget such a region."""

@@ -95,6 +95,14 @@ def _json(document: object) -> Answer:
     return answer
 
 
+async def test_priority_and_parameters_are_sent(script: tuple[Script, str]) -> None:
+    played, url = script
+    async with AsyncServer(url) as server:
+        await server.model("m").options(priority=2, parameters={"a": True})(X=[1, 2])
+    sent = json.loads(played.bodies[0][:-8])
+    assert sent["parameters"] == {"a": True, "priority": 2, "binary_data_output": True}
+
+
 @pytest.mark.parametrize("failure", [busy, cut])
 async def test_failures_of_the_server_are_repeated(script: tuple[Script, str], failure: Answer) -> None:
     played, url = script
