@@ -1,8 +1,5 @@
 """`nereid_client` over both protocols, waiting and with asyncio; beside tritonserver in `tests/peer`."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +10,6 @@ import tritonclient.http
 from nereid_client import InputError, Model, Server, ServerError, connect, connect_async
 from tests.contract.conftest import Addresses
 from tests.server import ROOT
-from tests.waiting import block_until
 
 ROWS = np.arange(32, dtype=np.int32).reshape(2, 16)
 SHARED_MEMORY = Path("/dev/shm")
@@ -174,42 +170,6 @@ def test_pool_after_a_restart_of_the_server(server: Addresses, connected: Server
         with tritonclient.http.InferenceServerClient(server.http) as other:
             other.unregister_system_shared_memory(pool.region)  # forgotten, as by a server that starts anew
         np.testing.assert_array_equal(fast(INPUT0=ROWS, INPUT1=ROWS)["OUTPUT0"], ROWS + ROWS)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_hundred_thousand_answers_through_a_pool_are_right(connected: Server, simple: Model) -> None:
-    inputs = ({"INPUT0": ROWS + n, "INPUT1": ROWS} for n in range(100_000))
-    with connected.pool(slots=8, slot_bytes="4KiB") as pool:
-        for n, result in enumerate(simple.via(pool).map(inputs, concurrency=4)):
-            assert (result["OUTPUT1"] == n).all() and (result["OUTPUT0"] == ROWS + ROWS + n).all(), n
-            result.close()
-        assert pool.missed < 1000  # slots come back
-    assert not (SHARED_MEMORY / pool.region).exists()
-
-
-def test_memory_of_a_pool_is_gone_when_its_process_is_killed(server: Addresses) -> None:
-    code = f"""
-import sys
-import nereid_client
-server = nereid_client.connect("http://{server.http}")
-with server.pool() as pool:
-    server.model("simple").via(pool)(INPUT0=range(16), INPUT1=range(16))
-    print(pool.region, flush=True)
-    sys.stdin.read()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "client")},
-    ) as client:
-        assert client.stdout is not None
-        memory = SHARED_MEMORY / client.stdout.readline().strip()
-        assert memory.is_file()
-        client.kill()
-    block_until(lambda: not memory.exists())
 
 
 async def test_asyncio(url: str) -> None:
