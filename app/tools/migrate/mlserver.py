@@ -1,6 +1,7 @@
 """MLServer: directories with `model-settings.json`."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,9 @@ from app.tools.migrate.plan import Item, MigratedModel, MigrationError, read_bou
 ADAPTER: Final = Path(__file__).parent / "mlserver_model.py"
 _SETTINGS: Final = "model-settings.json"
 _MAX_TEXT: Final = 16 << 20
+_MAX_MODEL: Final = 1 << 30
+_CLASSIFIER: Final = re.compile(rb"_estimator_type\W{1,12}classifier")
+"""In a file of `XGBClassifier`, whose answers are classes; of another, a booster's numbers."""
 _KINDS: Final = {
     "mlserver_sklearn.SKLearnModel": "sklearn",
     "mlserver_xgboost.XGBoostModel": "xgboost",
@@ -65,7 +69,7 @@ def model(directory: Path, settings: Mapping[str, Any]) -> MigratedModel:
     config = mc.ModelConfig(name=str(name), backend="python")
     _set_batching(config, settings)
     notes = [*_inputs(config, settings.get("inputs") or [])]
-    notes += _outputs(config, kind, settings.get("outputs") or [])
+    notes += _outputs(config, _output_type(kind, file), settings.get("outputs") or [])
     for key in ("kind", "file"):
         config.parameters[key].string_value = kind if key == "kind" else file.name
     version = _version(parameters.get("version"))
@@ -117,11 +121,18 @@ def _inputs(config: mc.ModelConfig, declared: list[Any]) -> Iterator[str]:
         _add(config, config.input, tensor)
 
 
-def _outputs(config: mc.ModelConfig, kind: str, declared: list[Any]) -> Iterator[str]:
+def _output_type(kind: str, file: Path) -> str:
+    """Return the data type that MLServer answers with; "" for one that only the loaded model tells."""
+    if kind == "xgboost":
+        return "INT64" if _CLASSIFIER.search(read_bounded(file, _MAX_MODEL)) else "FP32"
+    return "FP64" if kind == "lightgbm" else ""
+
+
+def _outputs(config: mc.ModelConfig, datatype: str, declared: list[Any]) -> Iterator[str]:
     if not declared:
-        datatype = "INT64" if kind == "sklearn" else "FP32"
-        if kind == "sklearn":
+        if not datatype:
             yield "its output is assumed to be INT64, of a classifier: a regressor's is FP64 in config.pbtxt"
+            datatype = "INT64"
         declared = [{"name": "predict", "datatype": datatype, "shape": [-1, -1]}]
     for tensor in declared:
         _add(config, config.output, tensor)

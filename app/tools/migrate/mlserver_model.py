@@ -21,8 +21,13 @@ def load(kind: Any, path: Any) -> Any:
     if kind == "xgboost":
         import xgboost
 
-        booster = xgboost.Booster(model_file=path)
-        return {"predict": lambda array: booster.predict(xgboost.DMatrix(array))}
+        try:
+            model = xgboost.XGBRegressor()
+            model.load_model(path)
+        except TypeError:  # the file says that it is a classifier
+            model = xgboost.XGBClassifier()
+            model.load_model(path)
+        return {name: getattr(model, name, None) for name in ("predict", "predict_proba")}
     import lightgbm
 
     return {"predict": lightgbm.Booster(model_file=path).predict}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import joblib
+import lightgbm
 import numpy as np
 import pytest
 import torch
@@ -52,6 +53,11 @@ def pictures(directory: Path) -> Path:
     return made
 
 
+def boosted_trees() -> lightgbm.Booster:
+    data = lightgbm.Dataset(np.repeat(ROWS, 50, axis=0), np.repeat([0, 1, 1, 0], 50))
+    return lightgbm.train({"objective": "binary", "verbose": -1, "num_threads": 1}, data, 3)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     source, repository = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("repository")
@@ -68,6 +74,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     joblib.dump(LogisticRegression().fit(ROWS, [0, 1, 1, 0]), iris / "model.joblib")
     settings = {"name": "iris", "implementation": "mlserver_sklearn.SKLearnModel"}
     (iris / "model-settings.json").write_text(json.dumps(settings))
+    trees = source / "trees"
+    trees.mkdir()
+    boosted_trees().save_model(trees / "model.bst")
+    settings = {"name": "trees", "implementation": "mlserver_lightgbm.LightGBMModel"}
+    (trees / "model-settings.json").write_text(json.dumps(settings))
     for model in (*torchserve.models(source), *mlserver.models(source)):
         write(model, repository)
     with Engine.open(model_repository=[str(repository)]) as opened:
@@ -107,3 +118,9 @@ def test_a_picture_has_the_five_best_classes(engine: Engine) -> None:
 def test_a_model_of_scikit_learn_predicts(engine: Engine) -> None:
     outputs = engine.infer("iris", {"predict": ROWS})
     assert outputs["predict"].tolist() == [[0], [1], [1], [0]]
+
+
+def test_a_model_of_lightgbm_predicts_as_precisely_as_mlserver(engine: Engine) -> None:
+    answer = engine.infer("trees", {"predict": ROWS})["predict"]
+    assert answer.dtype == np.float64
+    np.testing.assert_array_equal(answer[:, 0], boosted_trees().predict(ROWS))
