@@ -1,8 +1,8 @@
 """Starts the fronts that the settings enable."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from app.ingress.access.guard import Guard
 from app.ingress.access.service import GuardedService
@@ -10,9 +10,11 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.settings.fronts import HttpSettings
-from app.settings.settings import MetricsSettings, ServerSettings
+from app.settings.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from app.ingress.clouds.front import PlatformFront
+    from app.ingress.metrics.front import Collect
     from app.ingress.rest.front import FindRoute
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ class Front(Protocol):
 async def open_fronts(
     settings: ServerSettings,
     service: InferenceService,
-    metrics: Callable[[], Awaitable[bytes]],
+    metrics: "Collect",
     observer: Observer,
     send_buffers: SendBufferLimit,
     guard: Guard | None = None,
@@ -54,39 +56,69 @@ async def open_fronts(
         OSError: an address or port cannot be used, or a certificate's file cannot be read.
         ValueError: a certificate does not fit its key.
     """
-    fronts: list[Front] = []
     if guard is not None and guard.grants is not None:
         service = GuardedService(service)
-    if settings.grpc.enabled:
-        fronts.append(await _open_grpc(settings, service, observer, send_buffers, guard))
-    if settings.metrics.enabled:
-        fronts.append(await _open_metrics(settings.metrics, metrics, guard))
-    if settings.clouds.allow_sagemaker:
-        fronts.append(await _open_sagemaker(settings, service, observer, send_buffers, guard))
-    if settings.clouds.allow_vertex_ai:
-        fronts.append(await _open_vertex_ai(settings, service, metrics, observer, send_buffers, guard))
-    if settings.http.enabled:  # Last: a client that is told "ready" over HTTP may use the others.
-        fronts.append(await _open_http(settings, service, observer, send_buffers, guard))
-    return fronts
+    parts = _Parts(settings, service, metrics, observer, send_buffers, guard)
+    opened: list[Front] = []
+    for enabled, make in (
+        (settings.grpc.enabled, _grpc),
+        (settings.metrics.enabled, _metrics),
+        (settings.clouds.allow_sagemaker, _sagemaker),
+        (settings.clouds.allow_vertex_ai, _vertex_ai),
+        (settings.http.enabled, _http),  # Last: a client that is told "ready" over HTTP may use the others.
+    ):
+        if enabled:
+            opened.append(await _listening(make(parts)))
+    return opened
 
 
-async def _open_http(
-    settings: ServerSettings,
-    service: InferenceService,
-    observer: Observer,
-    send_buffers: SendBufferLimit,
-    guard: Guard | None,
-) -> Front:
+class _Parts(NamedTuple):
+    """What fronts are made of; see `open_fronts`."""
+
+    settings: ServerSettings
+    service: InferenceService
+    metrics: "Collect"
+    observer: Observer
+    send_buffers: SendBufferLimit
+    guard: Guard | None
+
+
+class _Listener(Front, Protocol):
+    async def start(self, address: str, port: int) -> int: ...
+
+
+class _Made(NamedTuple):
+    """A front, what the log calls it, and where it is to listen."""
+
+    front: _Listener
+    title: str
+    address: str
+    port: int
+    more: Mapping[str, Any] = {}
+
+
+async def _listening(made: _Made) -> Front:
+    port = await made.front.start(made.address, made.port, **made.more)
+    logger.info("Started %s at %s:%d", made.title, made.address, port)
+    return made.front
+
+
+def _http(parts: _Parts) -> _Made:
     from app.ingress.rest.front import HttpFront
 
-    metrics_port = settings.metrics.port if settings.metrics.enabled else 0
-    compatible = _compatible_protocols(settings.http)
-    plane = settings.cluster.data_plane
-    front = HttpFront(service, settings.http, observer, send_buffers, metrics_port, guard, compatible, plane)
-    tls = settings.http.certificates.context() if settings.http.certificates else None
-    port = await front.start(settings.http.address, settings.http.port, tls=tls)
-    logger.info("Started HTTPService at %s:%d", settings.http.address, port)
-    return front
+    http, metrics = parts.settings.http, parts.settings.metrics
+    front = HttpFront(
+        parts.service,
+        http,
+        parts.observer,
+        parts.send_buffers,
+        metrics.port if metrics.enabled else 0,
+        parts.guard,
+        _compatible_protocols(http),
+        parts.settings.cluster.data_plane,
+    )
+    tls = http.certificates.context() if http.certificates else None
+    return _Made(front, "HTTPService", http.address, http.port, {"tls": tls})
 
 
 def _compatible_protocols(settings: HttpSettings) -> list["FindRoute"]:
@@ -103,61 +135,35 @@ def _compatible_protocols(settings: HttpSettings) -> list["FindRoute"]:
     return found
 
 
-async def _open_sagemaker(
-    settings: ServerSettings,
-    service: InferenceService,
-    observer: Observer,
-    send_buffers: SendBufferLimit,
-    guard: Guard | None,
-) -> Front:
+def _sagemaker(parts: _Parts) -> _Made:
     from app.ingress.clouds.sagemaker import SageMakerFront
 
-    place = settings.clouds.fronts(settings.http)["SageMaker"]
-    front = SageMakerFront(service, place, settings.clouds, observer, send_buffers, guard)
-    port = await front.start(place.address, place.port)
-    logger.info("Started Sagemaker HTTPService at %s:%d", place.address, port)
-    return front
+    return _platform(parts, SageMakerFront, "SageMaker", "Sagemaker HTTPService")
 
 
-async def _open_vertex_ai(
-    settings: ServerSettings,
-    service: InferenceService,
-    metrics: Callable[[], Awaitable[bytes]],
-    observer: Observer,
-    send_buffers: SendBufferLimit,
-    guard: Guard | None,
-) -> Front:
+def _vertex_ai(parts: _Parts) -> _Made:
     from app.ingress.clouds.vertex_ai import VertexAiFront
 
-    place = settings.clouds.fronts(settings.http)["Vertex AI"]
-    front = VertexAiFront(service, place, settings.clouds, metrics, observer, send_buffers, guard)
-    port = await front.start(place.address, place.port)
-    logger.info("Started Vertex AI HTTPService at %s:%d", place.address, port)
-    return front
+    return _platform(parts, VertexAiFront, "Vertex AI", "Vertex AI HTTPService")
 
 
-async def _open_grpc(
-    settings: ServerSettings,
-    service: InferenceService,
-    observer: Observer,
-    send_buffers: SendBufferLimit,
-    guard: Guard | None,
-) -> Front:
+def _platform(parts: _Parts, kind: type["PlatformFront"], name: str, title: str) -> _Made:
+    settings, service, metrics, observer, send_buffers, guard = parts
+    place = settings.clouds.fronts(settings.http)[name]
+    front = kind(service, place, settings.clouds, metrics, observer, send_buffers, guard)
+    return _Made(front, title, place.address, place.port)
+
+
+def _grpc(parts: _Parts) -> _Made:
     from app.ingress.grpc.front import GrpcFront
 
-    grpc = settings.grpc
-    front = GrpcFront(service, grpc, observer, send_buffers, guard, settings.cluster.data_plane)
-    port = await front.start(grpc.address, grpc.port)
-    logger.info("Started GRPCInferenceService at %s:%d", grpc.address, port)
-    return front
+    settings, service, _, observer, send_buffers, guard = parts
+    front = GrpcFront(service, settings.grpc, observer, send_buffers, guard, settings.cluster.data_plane)
+    return _Made(front, "GRPCInferenceService", settings.grpc.address, settings.grpc.port)
 
 
-async def _open_metrics(
-    settings: MetricsSettings, metrics: Callable[[], Awaitable[bytes]], guard: Guard | None
-) -> Front:
+def _metrics(parts: _Parts) -> _Made:
     from app.ingress.metrics.front import MetricsFront
 
-    front = MetricsFront(metrics, guard=guard)
-    port = await front.start(settings.address, settings.port)
-    logger.info("Started Metrics Service at %s:%d", settings.address, port)
-    return front
+    place = parts.settings.metrics
+    return _Made(MetricsFront(parts.metrics, guard=parts.guard), "Metrics Service", place.address, place.port)

@@ -8,23 +8,14 @@ import asyncio
 import re
 from typing import Final
 
-from app.core.errors import InferError, invalid_arg
-from app.ingress.access.guard import Ask, Guard
+from app.core.errors import invalid_arg
+from app.ingress.access.guard import Ask
 from app.ingress.clouds.content_type import media_type, v2_head
-from app.ingress.clouds.exchange import PlatformRoute
+from app.ingress.clouds.front import PlatformFront
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
-from app.ingress.metrics.front import Collect, MetricsRoute
-from app.ingress.net.slow_clients import SendBufferLimit
-from app.ingress.rest.front import HttpFront
-from app.ingress.service.interface import InferenceService
-from app.ingress.tracing.observer import Observer
+from app.ingress.metrics.front import MetricsRoute
 from app.protocol.http.http1 import RequestHead
-from app.protocol.http.v2 import JSON_HEADERS, encode_error
-from app.protocol.status import http_status
-from app.settings.clouds import CloudSettings
-from app.settings.fronts import HttpSettings
 
-_BINARY: Final = media_type("vertex-ai")
 _REDIRECT: Final = b"x-vertex-ai-triton-redirect"
 _MODEL: Final = r"v2/models/[^/]+(?:/versions/[0-9]+)?"
 _SHARED_MEMORY: Final = r"v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?"
@@ -38,39 +29,18 @@ _FORBIDDEN: Final = re.compile(
 )
 
 
-class VertexAiFront(HttpFront):
-    """Serves Vertex AI's protocol.
-
-    Args:
-        service: answers requests.
-        settings: address and limits.
-        clouds: what the platform asks for.
-        metrics: returns the metrics in Prometheus text format.
-        observer, send_buffers, guard: as of `HttpFront`.
-    """
+class VertexAiFront(PlatformFront):
+    """Serves Vertex AI's protocol."""
 
     name = "vertex-ai"
     service = "Vertex AI service connections"
-
-    def __init__(
-        self,
-        service: InferenceService,
-        settings: HttpSettings,
-        clouds: CloudSettings,
-        metrics: Collect,
-        observer: Observer,
-        send_buffers: SendBufferLimit,
-        guard: Guard | None = None,
-    ) -> None:
-        super().__init__(service, settings, observer, send_buffers, guard=guard)
-        self._clouds = clouds
-        self._metrics = metrics
-        self._only_model = ""
+    binary = media_type("vertex-ai")
+    _only_model = ""
 
     def route(self, head: RequestHead) -> Route:
         """Return the route of a request."""
         if head.path == self._clouds.vertex_ai_health:
-            return super().route(v2_head(head, "/v2/health/ready", _BINARY))
+            return super().route(v2_head(head, "/v2/health/ready", self.binary))
         if head.path != self._clouds.vertex_ai_predict:
             return FixedRoute(400, b"", b"")
         redirect = head.get(_REDIRECT)
@@ -82,7 +52,7 @@ class VertexAiFront(HttpFront):
 
     def inference(self, head: RequestHead, model: str) -> Route:
         """Return the route of a prediction by a model."""
-        return self._v2(head, f"v2/models/{model}/infer", "")
+        return self.v2(head, f"/v2/models/{model}/infer")
 
     async def only_model(self) -> str:
         """Return the model of the repository.
@@ -124,15 +94,8 @@ class VertexAiFront(HttpFront):
         if _FORBIDDEN.fullmatch(target):
             return FixedRoute(403, b"", b"")
         if _POSTED.fullmatch(target):
-            return self._v2(head, target, "POST")
-        return self._v2(head, target, "GET") if _READ.fullmatch(target) else FixedRoute(400, b"", b"")
-
-    def _v2(self, head: RequestHead, target: str, method: str) -> Route:
-        try:
-            inner = v2_head(head, f"/{target}", _BINARY, method)
-        except InferError as error:
-            return FixedRoute(http_status(error), JSON_HEADERS, encode_error(error.message))
-        return PlatformRoute(super().route(inner), _BINARY)
+            return self.v2(head, f"/{target}", "POST")
+        return self.v2(head, f"/{target}", "GET") if _READ.fullmatch(target) else FixedRoute(400, b"", b"")
 
 
 class _OnlyModelRoute:
