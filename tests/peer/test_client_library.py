@@ -65,6 +65,39 @@ def test_stream(connected: Server) -> None:
     assert [part["OUT"].tolist() for part in parts] == [[3]] * 3
 
 
+def test_load_of_another_configuration(connected: Server) -> None:
+    before = connected.model("sums").described()[1]
+    connected.load("sums", {**before, "max_batch_size": 2})
+    try:
+        assert connected.model("sums").described()[1]["max_batch_size"] == 2
+        with pytest.raises(ServerError, match="batch-size must be <= 2"):
+            connected.model("sums")(INPUT0=np.zeros((3, 16), np.int32), INPUT1=np.zeros((3, 16), np.int32))
+    finally:
+        connected.load("sums", before)
+    with pytest.raises(ServerError, match="failed to load 'nobody', failed to poll from model repository"):
+        connected.load("nobody")
+
+
+def test_statistics(connected: Server) -> None:
+    before = connected.statistics("sums")[0]["inference_count"]
+    connected.model("sums")(INPUT0=ROWS, INPUT1=ROWS)
+    (after,) = connected.statistics("sums", "1")
+    assert (after["inference_count"], after["inference_stats"]["fail"]["ns"]) == (before + 2, 0)
+
+
+def test_the_server_describes_itself(connected: Server) -> None:
+    assert connected.live() and connected.metadata()["name"] == "triton"
+    metadata, config = connected.model("sums").described()
+    assert metadata["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
+    assert (config["input"][0]["data_type"], config["input"][0]["dims"]) == ("TYPE_INT32", [16])
+
+
+def test_priority_and_parameters(connected: Server) -> None:
+    model = connected.model("sums").options(parameters={"a": 1, "b": True, "c": "x"}, hedge=True, id="mine")
+    result = model(INPUT0=ROWS, INPUT1=ROWS)
+    assert result.id == "mine" and result.copy()["OUTPUT0"].tolist() == (ROWS + ROWS).tolist()
+
+
 def test_pool(connected: Server) -> None:
     sums = connected.model("sums")
     with connected.pool(slots=2, slot_bytes="4KiB") as pool:
