@@ -300,7 +300,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 20.0
     fork_workers: A[
         bool, Flag("fork_workers", "Fork replicas from a process that has imported what they need.")
-    ] = False
+    ] = True
     allow_dashboard: A[bool, Flag("allow_dashboard", "Start Ray's dashboard, on this machine only.")] = False
     log_ray: A[
         bool, Flag("log_ray", "Print the messages of Ray and Serve, which otherwise go to a file.", bare=True)
