@@ -90,7 +90,7 @@ class _Listener(Front, Protocol):
 class _Made(NamedTuple):
     """A front, what the log calls it, and where it is to listen."""
 
-    front: _Listener
+    listener: _Listener
     title: str
     address: str
     port: int
@@ -98,9 +98,9 @@ class _Made(NamedTuple):
 
 
 async def _listening(made: _Made) -> Front:
-    port = await made.front.start(made.address, made.port, **made.more)
+    port = await made.listener.start(made.address, made.port, **made.more)
     logger.info("Started %s at %s:%d", made.title, made.address, port)
-    return made.front
+    return made.listener
 
 
 def _http(parts: _Parts) -> _Made:
