@@ -15,6 +15,7 @@ _MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, None: 1.0}
 _KEPT_UP: Final = 0.95
 _LOWEST: Final = 0.2
 _RETREATS: Final = 5
+_CHANCES: Final = 2
 _LARGEST_STEP: Final = 4.0
 _STEP_DOWN: Final = 0.95
 
@@ -89,7 +90,7 @@ def search(
     """Return the highest rate that `keeps` says yes to: by doubling, then by halves, then three times more.
 
     Args:
-        keeps: measures a rate.
+        keeps: measures a rate; asked twice before a rate counts as not kept.
         first: the rate to begin with.
         precision: the share up to which the rate is found.
         factor: between rates, until one is kept and the next is not.
@@ -98,9 +99,12 @@ def search(
     tried: list[tuple[float, bool]] = []
 
     def asked(rate: float) -> bool:
-        answer = keeps(rate)
-        tried.append((rate, answer))
-        return answer
+        # Once more after a no: a pause of the machine is no limit of the server.
+        for _ in range(_CHANCES):
+            tried.append((rate, keeps(rate)))
+            if tried[-1][1]:
+                return True
+        return False
 
     low, high = _bracket(asked, first, factor)
     if not low:

@@ -57,8 +57,20 @@ def test_search_goes_back_from_a_rate_that_is_not_confirmed() -> None:
     assert 330 < found.rate <= 350
 
 
+@pytest.mark.parametrize("paused", range(1, 14))
+def test_search_does_not_take_one_pause_for_a_limit(paused: int) -> None:
+    asked = 0
+
+    def keeps(rate: float) -> bool:
+        nonlocal asked
+        asked += 1
+        return rate <= 400 and asked != paused
+
+    assert slo.search(keeps, 100).rate > 400 / 1.05
+
+
 def test_search_ends_where_no_rate_is_kept() -> None:
     found = slo.search(lambda rate: False, 100)
-    assert found.rate == 0 and len(found.tried) < 12
+    assert found.rate == 0 and len(dict(found.tried)) < 12
     answers = chain([True, True, False], repeat(False))
     assert slo.search(lambda rate: next(answers), 100).rate == 0  # nothing is confirmed
