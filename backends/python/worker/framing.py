@@ -23,6 +23,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct, pack, unpack
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +38,9 @@ _MAX_JSON: Final = 1 << 30
 _HEAD: Final = Struct("<IQIBH")
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _EMPTY: Final = memoryview(b"")
+RELEASED: Final = "released"
+"""What a message does that only says where tensors lay that are no longer used."""
+_TELL_S: Final = 2.0
 _JSON: Final = json.JSONEncoder(separators=(",", ":"))
 _INLINE, _SHARED, _SOCKET, _ARENA, _ARENA_FIRST = range(5)
 _WITH_DESCRIPTOR: Final = (_SHARED, _SOCKET, _ARENA_FIRST)
@@ -91,6 +95,8 @@ class MessageSocket:
     """Whether the other side may send sockets: a model's code must not fill this process's descriptors."""
     changes_tensors = False
     """Whether this side may write to the tensors that it receives."""
+    tells_releases = True
+    """Whether a message of its own says which tensors are no longer used here, if no other has said so."""
 
     def __init__(self, sock: socket.socket) -> None:
         """Use a connected stream socket."""
@@ -100,6 +106,7 @@ class MessageSocket:
         self._deferred: deque[_Packed] = deque()
         self._sent = SentTensors()
         self._received = ReceivedTensors()
+        self._tells = False
 
     def send(self, message: Message, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message.
@@ -162,6 +169,7 @@ class MessageSocket:
             if along == _ARENA_FIRST:
                 self._received.map(descriptors[0], self.changes_tensors)
             if along in _ELSEWHERE:
+                self._tell_later()
                 return message, Payload(self._received.view(offset, size))
             if along == _SOCKET:
                 message["socket"] = descriptors.pop()
@@ -169,6 +177,22 @@ class MessageSocket:
             for descriptor in descriptors:
                 os.close(descriptor)
         return message, Payload(rest[json_size:])
+
+    def _tell_later(self) -> None:
+        """Tell the other side what is no longer used: without a next message its memory stayed in use."""
+        if self.tells_releases and not self._tells:
+            self._tells = True
+            timer = threading.Timer(_TELL_S, self._tell)
+            timer.daemon = True
+            timer.start()
+
+    def _tell(self) -> None:
+        self._tells = False
+        with suppress(LinkClosed):
+            if self._received.has_released:
+                self.send({"do": RELEASED})
+            if self._received.live:
+                self._tell_later()
 
     def shutdown(self) -> None:
         """End the connection for both sides, also while they receive."""

@@ -14,7 +14,7 @@ from backends.base import Request
 from backends.python.api.errors import describe
 from backends.python.execution import loader
 from backends.python.execution.structs import import_ours
-from backends.python.worker.framing import Message, MessageSocket, Payload, failure_fields
+from backends.python.worker.framing import RELEASED, Message, MessageSocket, Payload, failure_fields
 from backends.python.worker.link import Link
 from backends.python.worker.link_codec import read_request, response_fields
 
@@ -78,6 +78,7 @@ class InstanceWorker:
             "execute": self._execute,
             "finalize": self._finalize,
             "finalize_sequence": self._finalize_sequence,
+            RELEASED: lambda message, payload: None,
         }
 
     def run(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from app.core.errors import Failure
 from app.core.tensors import Buffer
 from backends.python.worker.framing import (
+    RELEASED,
     LinkClosed,
     Message,
     MessageSocket,
@@ -117,7 +118,7 @@ class Link(MessageSocket):
                 message, payload = received
                 if message["do"] == "reply":
                     self._on_reply(message, payload)
-                else:
+                elif message["do"] != RELEASED:
                     self._handle(message, payload)
         except (OSError, LinkClosed):
             pass

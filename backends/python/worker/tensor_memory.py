@@ -2,8 +2,8 @@
 
 Each end sends from an arena of its own (`app/transport/memory`), which the other end maps when the first such
 message comes. A message says where its tensors lie; when the last view of them is dropped, the next message
-in the other direction says so. Memory that is new for each message costs more than the copy of the tensors:
-the kernel has to clear its pages, and to map them in both processes.
+in the other direction says so, or one of its own if there is no other. Memory that is new for each message
+costs more than the copy of the tensors: the kernel has to clear its pages, and to map them in both processes.
 
 As with other arenas, neither end can shrink what the other reads, but a process may still write to what it
 has sent, or was sent: to its own harm, because no other process has this arena.
@@ -103,6 +103,16 @@ class ReceivedTensors:
     def __init__(self) -> None:
         self._arena: ArenaReader | None = None
         self._released: deque[int] = deque()
+
+    @property
+    def live(self) -> int:
+        """Messages whose tensors are used here."""
+        return 0 if self._arena is None else self._arena.live
+
+    @property
+    def has_released(self) -> bool:
+        """Whether the other end is to be told that some are not, any more."""
+        return bool(self._released)
 
     def map(self, descriptor: int, writable: bool) -> None:
         """Map the other end's arena.

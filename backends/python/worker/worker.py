@@ -79,6 +79,7 @@ class Worker:
             server_api.install(self._calls)
         name, jobs = message["name"], MessageSocket(socket.socket(fileno=message["socket"]))
         jobs.changes_tensors = True  # those of requests, as in Triton
+        jobs.tells_releases = False  # the replica reads nothing there but replies, which say it
         first = not self._instances
         self._instances[name] = instance = InstanceWorker(name, self.link, jobs)
         if first:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backends.python.worker import tensor_memory
+from backends.python.worker import framing, tensor_memory
 from backends.python.worker.framing import MessageSocket, Payload
 from backends.python.worker.tensor_memory import ARENA_BYTES, ReceivedTensors, SentTensors
 
@@ -48,6 +48,19 @@ def test_memory_is_used_again_when_its_last_view_is_gone(ends: tuple[MessageSock
         received(ours)
         assert not ours._sent.live
     assert len(set(map(frozenset, used))) == 1
+
+
+def test_memory_is_free_without_another_message(
+    ends: tuple[MessageSocket, MessageSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(framing, "_TELL_S", 0.001)
+    ours, theirs = ends
+    for _ in range(2):
+        ours.send({}, [bytes(SIZE)])
+        received(theirs)
+        found = ours.receive()  # waits for it
+        assert found is not None and found[0] == {"do": "released"}
+        assert not ours._sent.live
 
 
 def test_memory_in_use_keeps_its_bytes(ends: tuple[MessageSocket, MessageSocket]) -> None:
