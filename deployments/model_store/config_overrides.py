@@ -8,7 +8,7 @@ import msgspec
 
 from app.core.errors import unavailable
 from deployments.spec import ModelSpec
-from deployments.stored import StoredValues
+from deployments.stored import KeptValues, StoredValues
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class ConfigOverrides:
     """
 
     def __init__(self, values: StoredValues | None = None, max_bytes: int = 0) -> None:
-        self._values = values
+        self._values = KeptValues(values, "the configuration", "the configurations of load requests")
         self._max_bytes = max_bytes
         self._kept: dict[str, ConfigOverride] = {}
 
@@ -75,21 +75,16 @@ class ConfigOverrides:
         kept = ConfigOverride(loaded.override, loaded.override_files)
         if self._kept.get(name) != kept:
             self._kept[name] = kept
-            await self._store(name, kept)
+            await self._values.store(name, msgspec.json.encode(kept))
 
     async def forget(self, name: str) -> None:
         """Let the next load of a model read its configuration from the repository."""
         if self._kept.pop(name, None) is not None:
-            await self._store(name, None)
+            await self._values.store(name, None)
 
     async def recover(self) -> None:
         """Read what an earlier manager has kept."""
-        try:
-            stored = await self._values.read() if self._values is not None else {}
-        except Exception as error:
-            logger.warning("cannot read the configurations of load requests: %r", error)
-            return
-        for name, text in stored.items():
+        for name, text in (await self._values.read()).items():
             try:
                 self._kept[name] = msgspec.json.decode(text, type=ConfigOverride)
             except msgspec.MsgspecError as error:
@@ -99,14 +94,3 @@ class ConfigOverrides:
         """Forget those of other models: they were served by an earlier deployment of the server."""
         for name in self._kept.keys() - set(served):
             await self.forget(name)
-
-    async def _store(self, name: str, kept: ConfigOverride | None) -> None:
-        if self._values is None:
-            return
-        try:
-            if kept is None:
-                await self._values.remove(name)
-            else:
-                await self._values.write(name, msgspec.json.encode(kept))
-        except Exception as error:
-            logger.warning("the configuration of '%s' is not stored beyond a restart: %r", name, error)

@@ -1,6 +1,5 @@
 """Models that are served from directories outside the repositories, under names of their own."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,7 @@ from app.core.errors import ErrorCode, InferError, internal
 from deployments.model_store import layout
 from deployments.model_store.layout import CONFIG_FILE, ModelEntry
 from deployments.model_store.model_files import read_config
-from deployments.stored import StoredValues
-
-logger = logging.getLogger(__name__)
+from deployments.stored import KeptValues, StoredValues
 
 PREFIX: Final = "registered/"
 """Begins the keys of the stored directories."""
@@ -33,7 +30,7 @@ class RegisteredModels:
     """
 
     def __init__(self, values: StoredValues | None = None) -> None:
-        self._values = values
+        self._values = KeptValues(values, "the directory", "the directories of registered models")
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, directory: str) -> None:
@@ -60,21 +57,16 @@ class RegisteredModels:
     async def keep(self, name: str) -> None:
         """Let a manager that starts again know a model."""
         place = self._places[name]
-        await self._store(name, str(place.repository / place.folder).encode())
+        await self._values.store(name, str(place.repository / place.folder).encode())
 
     async def forget(self, name: str) -> None:
         """Forget a model for good, if there is one of this name."""
         if self._places.pop(name, None) is not None:
-            await self._store(name, None)
+            await self._values.store(name, None)
 
     async def recover(self) -> None:
         """Read what an earlier manager has kept."""
-        try:
-            stored = await self._values.read() if self._values is not None else {}
-        except Exception as error:
-            logger.warning("cannot read the directories of registered models: %r", error)
-            return
-        for name, directory in stored.items():
+        for name, directory in (await self._values.read()).items():
             path = Path(directory.decode())
             self._places[name] = Place(path.parent, path.name)
 
@@ -82,14 +74,6 @@ class RegisteredModels:
         """Forget the other models: they were served by an earlier deployment of the server."""
         for name in self._places.keys() - set(served):
             await self.forget(name)
-
-    async def _store(self, name: str, directory: bytes | None) -> None:
-        if self._values is None:
-            return
-        try:
-            await (self._values.remove(name) if directory is None else self._values.write(name, directory))
-        except Exception as error:
-            logger.warning("the directory of '%s' is not stored beyond a restart: %r", name, error)
 
     def entries(self, namespaces: Mapping[Path, str]) -> list[ModelEntry]:
         """Return the models whose repositories are among those given."""

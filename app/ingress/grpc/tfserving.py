@@ -70,19 +70,23 @@ class _Methods:
 
     async def classify(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(examples.ClassificationRequest, data)
-        entry, signature = await self._signed(request.model_spec)
-        found = examples.examples_of(request, signature)
-        infer = examples.classify_request(entry.name, entry.version, found, signature, call.deadline)
-        answer = examples.classes(await self._infer(entry, infer), signature, len(found))
-        return examples.classification_response(answer, entry.name, entry.version, signature)
+        return await self._answered(
+            call, request, examples.classify_request, examples.classes, examples.classification_response
+        )
 
     async def regress(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(examples.RegressionRequest, data)
+        return await self._answered(
+            call, request, examples.regress_request, examples.values, examples.regression_response
+        )
+
+    async def _answered(self, call: UnaryCall, request: Any, stands_for: Any, read: Any, answer: Any) -> Any:
+        """Answer a request with examples, by the three functions of its kind."""
         entry, signature = await self._signed(request.model_spec)
         found = examples.examples_of(request, signature)
-        infer = examples.regress_request(entry.name, entry.version, found, signature, call.deadline)
-        answer = examples.values(await self._infer(entry, infer), signature, len(found))
-        return examples.regression_response(answer, entry.name, entry.version, signature)
+        infer = stands_for(entry.name, entry.version, found, signature, call.deadline)
+        result = read(await self._infer(entry, infer), signature, len(found))
+        return answer(result, entry.name, entry.version, signature)
 
     async def metadata(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(messages.GetModelMetadataRequest, data)

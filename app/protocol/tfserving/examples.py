@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from app.core.errors import invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
-from app.protocol.http.v2 import json_too_large
 from app.protocol.tfserving.messages import message_class
-from app.protocol.tfserving.rest import model_array, parse, signature_name
+from app.protocol.tfserving.rest import model_array, read_document
 from app.protocol.tfserving.signature import Signature
 
 ClassificationRequest: Final = message_class("ClassificationRequest")
@@ -47,10 +46,7 @@ def decode_examples(body: bytes | memoryview, signature: Signature, limit: int) 
     Raises:
         InferError: INVALID_ARG.
     """
-    if len(body) > limit:
-        raise json_too_large(len(body), limit)
-    document = parse(bytes(body))
-    signature.require(signature_name(document))
+    document = read_document(body, signature, limit)
     context = _example(document["context"]) if "context" in document else b""
     if "examples" not in document:
         raise invalid_arg("When method is classify, key 'examples' is expected and was not found")

@@ -49,10 +49,7 @@ def decode_predict(
     Raises:
         InferError: INVALID_ARG.
     """
-    if len(body) > limit:
-        raise json_too_large(len(body), limit)
-    document = parse(bytes(body))
-    signature.require(signature_name(document))
+    document = read_document(body, signature, limit)
     rows = "instances" in document
     if rows and "inputs" in document:
         raise invalid_arg(
@@ -65,12 +62,20 @@ def decode_predict(
     return Predict(InferRequest(model, version, tensors), rows)
 
 
-def signature_name(document: dict[str, Any]) -> str:
-    """Return the signature that a request asks for; raise `InferError` for what is no name."""
+def read_document(body: bytes | memoryview, signature: Signature, limit: int) -> dict[str, Any]:
+    """Return the JSON of a request, of at most `limit` bytes, that asks for this signature.
+
+    Raises:
+        InferError: INVALID_ARG.
+    """
+    if len(body) > limit:
+        raise json_too_large(len(body), limit)
+    document = parse(bytes(body))
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid_arg("not formatted correctly. 'signature_name' key must be a string value.")
-    return name
+    signature.require(name)
+    return document
 
 
 def parse(body: bytes) -> dict[str, Any]:
