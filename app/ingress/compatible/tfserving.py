@@ -3,14 +3,14 @@
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 
 from app.core.errors import ErrorCode, InferError, unsupported
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferResponse
 from app.ingress.access.guard import Ask
 from app.ingress.compatible.route import HEAVY, TaskRoute
 from app.ingress.http1.exchange import Exchange, Route
@@ -123,14 +123,15 @@ class _ExamplesRoute(_ModelRoute, ABC):
             found = await asyncio.to_thread(examples.decode_examples, *decode)
         else:
             found = examples.decode_examples(*decode)
-        request = self.request(self._model, entry.version, found, signature)
+        wanted = self.outputs(signature)
+        request = examples.examples_request(self._model, entry.version, found, signature, wanted)
         response = await self.infer(exchange, entry, request)
         exchange.respond(200, JSON_HEADERS, (self.answer(response, signature, len(found)),))
 
     @staticmethod
     @abstractmethod
-    def request(model: str, version: int, examples: Sequence[bytes], signature: Signature) -> InferRequest:
-        """Return the request that some examples stand for."""
+    def outputs(signature: Signature) -> list[str]:
+        """Return the outputs that are read."""
 
     @staticmethod
     @abstractmethod
@@ -139,7 +140,7 @@ class _ExamplesRoute(_ModelRoute, ABC):
 
 
 class _ClassifyRoute(_ExamplesRoute):
-    request = staticmethod(examples.classify_request)
+    outputs = staticmethod(examples.classify_outputs)
 
     @staticmethod
     def answer(response: InferResponse, signature: Signature, count: int) -> bytes:
@@ -147,7 +148,7 @@ class _ClassifyRoute(_ExamplesRoute):
 
 
 class _RegressRoute(_ExamplesRoute):
-    request = staticmethod(examples.regress_request)
+    outputs = staticmethod(examples.regress_outputs)
 
     @staticmethod
     def answer(response: InferResponse, signature: Signature, count: int) -> bytes:

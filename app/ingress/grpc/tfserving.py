@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC API: Predict, Classify, Regress, GetModelMetadata and GetModelStatus."""
+"""TensorFlow Serving's gRPC API: inferences, GetModelMetadata and GetModelStatus."""
 
 import asyncio
 from functools import partial
@@ -10,7 +10,7 @@ from app.ingress.access.caller import GRANT
 from app.ingress.grpc.rpc import Method
 from app.ingress.http2.call import UnaryCall
 from app.ingress.service.interface import InferenceService
-from app.protocol.tfserving import examples
+from app.protocol.tfserving import examples, multi_inference
 from app.protocol.tfserving import grpc as messages
 from app.protocol.tfserving.descriptions import version_status
 from app.protocol.tfserving.signature import Signature, labelled_version, servable_not_found, signature_of
@@ -27,6 +27,7 @@ def tfserving_methods(service: InferenceService) -> dict[str, Method]:
         f"/{messages.PREDICTION_SERVICE}/Predict": ("inference", made.predict),
         f"/{messages.PREDICTION_SERVICE}/Classify": ("inference", made.classify),
         f"/{messages.PREDICTION_SERVICE}/Regress": ("inference", made.regress),
+        f"/{messages.PREDICTION_SERVICE}/MultiInference": ("inference", made.multi_inference),
         f"/{messages.PREDICTION_SERVICE}/GetModelMetadata": ("metadata", made.metadata),
         f"/{messages.MODEL_SERVICE}/GetModelStatus": ("metadata", made.status),
     }
@@ -71,22 +72,41 @@ class _Methods:
     async def classify(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(examples.ClassificationRequest, data)
         return await self._answered(
-            call, request, examples.classify_request, examples.classes, examples.classification_response
+            call, request, examples.classify_outputs, examples.classes, examples.classification_response
         )
 
     async def regress(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(examples.RegressionRequest, data)
         return await self._answered(
-            call, request, examples.regress_request, examples.values, examples.regression_response
+            call, request, examples.regress_outputs, examples.values, examples.regression_response
         )
 
-    async def _answered(self, call: UnaryCall, request: Any, stands_for: Any, read: Any, answer: Any) -> Any:
+    async def _answered(self, call: UnaryCall, request: Any, outputs: Any, read: Any, answer: Any) -> Any:
         """Answer a request with examples, by the three functions of its kind."""
         entry, signature = await self._signed(request.model_spec)
         found = examples.examples_of(request, signature)
-        infer = stands_for(entry.name, entry.version, found, signature, call.deadline)
-        result = read(await self._infer(entry, infer), signature, len(found))
-        return answer(result, entry.name, entry.version, signature)
+        response = await self._infer_examples(call, entry, found, signature, outputs(signature))
+        return answer(read(response, signature, len(found)), entry.name, entry.version, signature)
+
+    async def multi_inference(self, call: UnaryCall, data: bytes) -> Any:
+        request = _message(multi_inference.MultiInferenceRequest, data)
+        entry, signature = await self._signed(multi_inference.model_spec(request))
+        tasks = multi_inference.decode_tasks(request, signature)
+        wanted = multi_inference.wanted_outputs(tasks, signature)
+        found = examples.input_examples(request.input)
+        response = await self._infer_examples(call, entry, found, signature, wanted)
+        return multi_inference.encode_results(tasks, response, entry.version, signature, len(found))
+
+    async def _infer_examples(
+        self,
+        call: UnaryCall,
+        entry: VersionEntry,
+        found: list[bytes],
+        signature: Signature,
+        wanted: list[str],
+    ) -> InferResponse:
+        given = (entry.name, entry.version, found, signature, wanted, call.deadline)
+        return await self._infer(entry, examples.examples_request(*given))
 
     async def metadata(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(messages.GetModelMetadataRequest, data)
@@ -149,11 +169,15 @@ class _Methods:
             raise
 
 
-def _parsed(message_class: Any, data: bytes) -> Any:
+def _message(message_class: Any, data: bytes) -> Any:
     try:
-        message = message_class.FromString(data)
+        return message_class.FromString(data)
     except Exception:  # DecodeError, which protobuf's implementations derive from different classes
         raise invalid_arg("the message cannot be parsed") from None
+
+
+def _parsed(message_class: Any, data: bytes) -> Any:
+    message = _message(message_class, data)
     if not message.HasField("model_spec") or not message.model_spec.name:
         raise invalid_arg("Missing ModelSpec")
     return message

@@ -114,43 +114,45 @@ def examples_of(message: Any, signature: Signature) -> list[bytes]:
         InferError: INVALID_ARG.
     """
     signature.require(message.model_spec.signature_name)
-    with_context = message.input.example_list_with_context
+    return input_examples(message.input)
+
+
+def input_examples(given: Any) -> list[bytes]:
+    """Return the examples of an Input; raise `InferError` for one without."""
+    with_context = given.example_list_with_context
     found = [with_context.context + each for each in with_context.examples]
-    found = found or list(message.input.example_list.examples)
+    found = found or list(given.example_list.examples)
     if not found:
         raise invalid_arg("Input is empty.")
     return found
 
 
-def classify_request(
-    model: str, version: int, examples: Sequence[bytes], signature: Signature, deadline: float = 0.0
-) -> InferRequest:
-    """Return the request that Classify stands for; raise `InferError` for a model that classifies nothing."""
+def classify_outputs(signature: Signature) -> list[str]:
+    """Return the outputs that Classify reads; raise `InferError` for a model that classifies nothing."""
     wanted = [name for name in (_CLASSES, _SCORES) if name in signature.outputs]
     if not wanted:
         raise invalid_arg(
             'Expected classification signature outputs to contain at least one of "classes" or "scores".'
         )
-    return _request(model, version, examples, signature, wanted, deadline)
+    return wanted
 
 
-def regress_request(
-    model: str, version: int, examples: Sequence[bytes], signature: Signature, deadline: float = 0.0
-) -> InferRequest:
-    """Return the request that Regress stands for; raise `InferError` for a model that has no such output."""
+def regress_outputs(signature: Signature) -> list[str]:
+    """Return the output that Regress reads; raise `InferError` for a model that has no such one."""
     if _VALUES not in signature.outputs:
         raise invalid_arg("No regression outputs found in SignatureDef")
-    return _request(model, version, examples, signature, [_VALUES], deadline)
+    return [_VALUES]
 
 
-def _request(
+def examples_request(
     model: str,
     version: int,
     examples: Sequence[bytes],
     signature: Signature,
     outputs: Sequence[str],
-    deadline: float,
+    deadline: float = 0.0,
 ) -> InferRequest:
+    """Return the request for outputs of some examples; raise `InferError` for a model that takes none."""
     if len(signature.inputs) != 1:
         raise invalid_arg("Expected one input Tensor.")
     spec = signature.inputs.get(_INPUT)
@@ -173,7 +175,7 @@ def classes(response: InferResponse, signature: Signature, count: int) -> list[C
     Raises:
         InferError: INVALID_ARG for outputs of another shape.
     """
-    found = {tensor.name: model_array(tensor, signature) for tensor in response.outputs}
+    found = _arrays(response, signature, (_CLASSES, _SCORES))
     for name, array in found.items():
         if array.ndim != 2:
             raise invalid_arg(f"Expected Tensor shape: [batch_size num_classes] but got {_shape(array)}")
@@ -200,8 +202,7 @@ def values(response: InferResponse, signature: Signature, count: int) -> list[fl
     Raises:
         InferError: INVALID_ARG for an output of another shape.
     """
-    (tensor,) = response.outputs
-    array = model_array(tensor, signature)
+    (array,) = _arrays(response, signature, (_VALUES,)).values()
     if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)):
         raise invalid_arg(
             "Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got "
@@ -212,6 +213,11 @@ def values(response: InferResponse, signature: Signature, count: int) -> list[fl
         raise invalid_arg(text)
     found: list[float] = array.ravel().tolist()
     return found
+
+
+def _arrays(response: InferResponse, signature: Signature, names: Sequence[str]) -> dict[str, Any]:
+    """Return those of some outputs that a response has."""
+    return {each.name: model_array(each, signature) for each in response.outputs if each.name in names}
 
 
 def _shape(array: npt.NDArray[Any]) -> str:
@@ -232,23 +238,34 @@ def encode_values(found: Sequence[float]) -> bytes:
 def classification_response(found: Sequence[Classes], model: str, version: int, signature: Signature) -> Any:
     """Return the answer of Classify."""
     message = message_class("ClassificationResponse")()
-    _set_spec(message.model_spec, model, version, signature)
+    set_spec(message.model_spec, model, version, signature.name)
+    fill_classes(message.result, found)
+    return message
+
+
+def fill_classes(result: Any, found: Sequence[Classes]) -> None:
+    """Write classes into a ClassificationResult."""
     for row in found:
-        entry = message.result.classifications.add()
+        entry = result.classifications.add()
         for label, score in zip(row.labels, row.scores, strict=True):
             entry.classes.add(label=label, score=score)
-    return message
 
 
 def regression_response(found: Sequence[float], model: str, version: int, signature: Signature) -> Any:
     """Return the answer of Regress."""
     message = message_class("RegressionResponse")()
-    _set_spec(message.model_spec, model, version, signature)
-    for value in found:
-        message.result.regressions.add(value=value)
+    set_spec(message.model_spec, model, version, signature.name)
+    fill_values(message.result, found)
     return message
 
 
-def _set_spec(spec: Any, model: str, version: int, signature: Signature) -> None:
-    spec.name, spec.signature_name = model, signature.name
+def fill_values(result: Any, found: Sequence[float]) -> None:
+    """Write values into a RegressionResult."""
+    for value in found:
+        result.regressions.add(value=value)
+
+
+def set_spec(spec: Any, model: str, version: int, signature_name: str) -> None:
+    """Write the model that has answered into a ModelSpec."""
+    spec.name, spec.signature_name = model, signature_name
     spec.version.value = version

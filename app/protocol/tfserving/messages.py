@@ -81,6 +81,16 @@ _POOL: Final = MessagePool(
         "RegressionResponse": (
             "result:tensorflow.serving.RegressionResult=1 model_spec:tensorflow.serving.ModelSpec=2"
         ),
+        "InferenceTask": "model_spec:tensorflow.serving.ModelSpec=1 method_name:string=2",
+        "InferenceResult": (
+            "model_spec:tensorflow.serving.ModelSpec=1 "
+            "classification_result:tensorflow.serving.ClassificationResult=2 "
+            "regression_result:tensorflow.serving.RegressionResult=3"
+        ),
+        "MultiInferenceRequest": (
+            "tasks:*tensorflow.serving.InferenceTask=1 input:tensorflow.serving.Input=2"
+        ),
+        "MultiInferenceResponse": "results:*tensorflow.serving.InferenceResult=1",
         "GetModelMetadataRequest": "model_spec:tensorflow.serving.ModelSpec=1 metadata_field:*string=2",
         "GetModelMetadataResponse": (
             "model_spec:tensorflow.serving.ModelSpec=1 metadata:map<google.protobuf.Any>=2"

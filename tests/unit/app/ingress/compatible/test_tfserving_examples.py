@@ -38,12 +38,14 @@ class Classifier(Service):
     def use_outputs(self, config: str, **outputs: Any) -> None:
         self.use(CONFIG.format(outputs=config))
         self.outputs = outputs
+        self.wanted: list[list[str]] = []
 
     def answer(self, request: InferRequest) -> InferResponse:
         (tensor,) = request.inputs
         self.shapes = [tensor.shape]
         self.examples = [message_class("Example").FromString(each) for each in tensor.array().ravel()]
         wanted = [each.name for each in request.outputs]
+        self.wanted.append(wanted)
         tensors = tuple(Tensor.from_array(name, self.outputs[name]) for name in wanted)
         return InferResponse("identity", "1", outputs=tensors)
 
@@ -89,6 +91,40 @@ def rpc(fronts: Fronts, service: Classifier) -> Iterator[Ask]:
                 f"/tensorflow.serving.PredictionService/{method}",
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=message_class(f"{kind}Response").FromString,
+            )
+            return stub(request, timeout=10)
+
+        yield called
+
+
+BOTH = (
+    CLASSES
+    + VALUES
+    + """
+parameters { key: "signature_names" value { string_value: "[\\"classify_x\\", \\"regress_x\\"]" } }
+"""
+)
+CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
+
+
+@pytest.fixture
+def multi(fronts: Fronts, service: Classifier) -> Iterator[Ask]:
+    service.use_outputs(BOTH, classes=LABELS, scores=SCORES, outputs=np.array([[0.5], [2]], np.float32))
+    with (
+        fronts(service=service, allow_tfserving=True) as running,
+        grpc.insecure_channel(running.grpc) as channel,
+    ):
+
+        def called(*tasks: tuple[str, str, str], examples: int = 2) -> Any:
+            request = message_class("MultiInferenceRequest")()
+            for model, signature, method in tasks:
+                task = request.tasks.add(method_name=method)
+                task.model_spec.name, task.model_spec.signature_name = model, signature
+            request.input.example_list.examples.extend([b""] * examples)
+            stub = channel.unary_unary(
+                "/tensorflow.serving.PredictionService/MultiInference",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=message_class("MultiInferenceResponse").FromString,
             )
             return stub(request, timeout=10)
 
@@ -181,3 +217,64 @@ def test_values_over_grpc(rpc: Ask, service: Classifier) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         rpc("Regress", "Regression")
     assert refused.value.details() == "Input is empty."
+
+
+def test_several_tasks_are_one_inference(multi: Ask, service: Classifier) -> None:
+    tasks = [("identity", "regress_x", REGRESS), ("identity", "", CLASSIFY)]
+    regressed, classified = multi(*tasks).results
+    assert [each.value for each in regressed.regression_result.regressions] == [0.5, 2]
+    rows = classified.classification_result.classifications
+    assert [(each.label, each.score) for each in rows[0].classes] == [("a", 0.25), ("b", 0.75)]
+    specs = [
+        (each.model_spec.signature_name, each.model_spec.version.value) for each in (regressed, classified)
+    ]
+    assert specs == [("regress_x", 1), ("serving_default", 1)]
+    assert service.wanted == [["outputs", "classes", "scores"]], "asked for once"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "code", "text"),
+    [
+        ([], "INVALID_ARGUMENT", "ModelSpec has no name specified."),
+        ([("", "", REGRESS)], "INVALID_ARGUMENT", "ModelSpec has no name specified."),
+        (
+            [("identity", "", REGRESS), ("", "", REGRESS)],
+            "INVALID_ARGUMENT",
+            "Found ModelSpec with an empty model name.",
+        ),
+        (
+            [("identity", "", REGRESS), ("other", "", REGRESS)],
+            "INVALID_ARGUMENT",
+            "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
+        ),
+        (
+            [("identity", "", REGRESS), ("identity", "serving_default", CLASSIFY)],
+            "INVALID_ARGUMENT",
+            "Duplicate evaluation of signature: serving_default",
+        ),
+        (
+            [("identity", "x", REGRESS)],
+            "INVALID_ARGUMENT",
+            "Requested signature not found in model graph: x",
+        ),
+        (
+            [("identity", "", "tensorflow/serving/predict")],
+            "UNIMPLEMENTED",
+            "Unsupported signature method_name: tensorflow/serving/predict",
+        ),
+        ([("none", "", REGRESS)], "NOT_FOUND", "Servable not found for request: Latest(none)"),
+    ],
+)
+def test_tasks_that_do_not_fit_are_refused(multi: Ask, tasks: Any, code: str, text: str) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        multi(*tasks)
+    assert (refused.value.code().name, refused.value.details()) == (code, text)
+
+
+def test_tasks_need_examples_and_names_a_list(multi: Ask, service: Classifier) -> None:
+    task = ("identity", "", REGRESS)
+    with pytest.raises(grpc.RpcError, match=r"Input is empty\."):
+        multi(task, examples=0)
+    service.config.parameters["signature_names"].string_value = "{}"
+    with pytest.raises(grpc.RpcError, match="'signature_names' of 'identity' is no JSON list of strings"):
+        multi(task)
