@@ -39,7 +39,7 @@ Measure = Callable[[], Figures]
 class Silent:
     """Shows no progress."""
 
-    def tick(self, text: str, done: float, total: float) -> None:
+    def tick(self, stage: str, done: float, total: float, *, unit: str = "") -> None:
         """Show nothing."""
 
 

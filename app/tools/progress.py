@@ -39,15 +39,15 @@ class Shown:
         if self._bar is not None:
             self._bar.stop()
 
-    def tick(self, stage: str, done: float, total: float, note: str = "") -> None:
-        """Show so much of at most so much of a stage, and a note on it."""
+    def tick(self, stage: str, done: float, total: float, note: str = "", unit: str = "") -> None:
+        """Show so much of at most so much of a stage, and a note on it; `unit` if it is another one."""
         described = f"{self._title}, {stage}"
         if self._bar is not None:
             noted = f"{described}, {note}" if note else described
             self._bar.update(self._task, description=noted, completed=done, total=total)
         elif stage != self._stage or time.monotonic() >= self._printed_at + _LINE_S:
             self._stage, self._printed_at = stage, time.monotonic()
-            counted = f"{described}: {done:.0f} of up to {total:.0f} {self._unit}"
+            counted = f"{described}: {done:.0f} of up to {total:.0f} {unit or self._unit}"
             self._console.print(f"{counted}, {note}" if note else counted, markup=False)
 
     def say(self, text: str) -> None:

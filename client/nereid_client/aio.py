@@ -23,6 +23,7 @@ from nereid_client.transport import Tls, Transport
 
 _TIMEOUT: Final = 60.0
 _POLL: Final = 0.2
+_INDEX_FIELDS: Final = ("name", "version", "state", "reason")
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,12 @@ class AsyncServer:
         return await self._transport.statistics(model, version, self._options.timeout)
 
     async def index(self) -> Sequence[Mapping[str, Any]]:
-        """Return the models of the server's repositories: name, version, state, reason."""
-        return await self._transport.index(self._options.timeout)
+        """Return the models of the server's repositories: name, version, state, reason.
+
+        A field that the server does not send is "".
+        """
+        rows = await self._transport.index(self._options.timeout)
+        return [{**dict.fromkeys(_INDEX_FIELDS, ""), **row} for row in rows]
 
     async def load(
         self,

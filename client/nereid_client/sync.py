@@ -100,7 +100,7 @@ class Server:
         return list(_wait(self._server.statistics(model, version)))
 
     def index(self) -> list[Mapping[str, Any]]:
-        """Return the models of the server's repositories: name, version, state, reason."""
+        """Return the models of the server's repositories; see `AsyncServer.index`."""
         return list(_wait(self._server.index()))
 
     def load(

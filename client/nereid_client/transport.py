@@ -55,7 +55,7 @@ class Transport(Protocol):
         """Return the statistics of a model's versions as the JSON of the protocol."""
 
     async def index(self, timeout: float) -> Sequence[Mapping[str, Any]]:
-        """Return the models of the server's repositories: name, version, state, reason."""
+        """Return the models of the server's repositories, with those fields that the server sends."""
 
     async def load(self, model: str, config: str, files: Mapping[str, bytes], timeout: float) -> None:
         """Load a model, with a configuration in JSON and files of its own if they are given."""

@@ -1,13 +1,15 @@
 """`nereid_client` with both servers: the same calls, the same answers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nereid_client import Server, ServerError, connect
 from tests.peer.conftest import Peer, Tritonserver
+from tests.server import wait_until
 
 ROWS = np.arange(32, dtype=np.int32).reshape(2, 16)
 
@@ -76,6 +78,22 @@ def test_load_of_another_configuration(connected: Server) -> None:
         connected.load("sums", before)
     with pytest.raises(ServerError, match="failed to load 'nobody', failed to poll from model repository"):
         connected.load("nobody")
+
+
+def listed(server: Server, name: str) -> list[Mapping[str, Any]]:
+    return [model for model in server.index() if model["name"] == name]
+
+
+def test_load_unload_and_index(connected: Server) -> None:
+    assert listed(connected, "word") == [{"name": "word", "version": "1", "state": "READY", "reason": ""}]
+    connected.unload("word")
+    try:
+        wait_until(lambda: not connected.ready("word"), 10, "the model is unloaded")
+        wait_until(lambda: listed(connected, "word")[0]["state"] == "UNAVAILABLE", 10, "the index says so")
+        assert listed(connected, "word")[0]["reason"] == "unloaded"
+    finally:
+        connected.load("word")
+    assert connected.ready("word") and listed(connected, "word")[0]["reason"] == ""
 
 
 def test_statistics(connected: Server) -> None:

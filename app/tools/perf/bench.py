@@ -37,8 +37,8 @@ Clock = Callable[[], float]
 class Progress(Protocol):
     """Where it is told how far a measurement is."""
 
-    def tick(self, text: str, done: float, total: float) -> None:
-        """Tell it: seconds of seconds."""
+    def tick(self, stage: str, done: float, total: float, *, unit: str = "") -> None:
+        """Tell it: so many of at most so many; seconds unless another unit is given."""
 
 
 class Bench:
@@ -230,10 +230,9 @@ class Bench:
 
     def _window(self, level: Level, plan: _Plan, took: _Took) -> int:
         """Wait until a window is over: its time, or its answers; return the moment."""
-        end = took.end + int(plan.window_s * 1e9)
+        end, ended = took.end + int(plan.window_s * 1e9), 0
         while (left := (end - time.monotonic_ns()) / 1e9) > 0:
-            done = (took.end - took.start) / 1e9 + plan.warmup_s + plan.window_s - left
-            self._progress.tick(str(level), done, plan.warmup_s + plan.most_s)
+            self._tell(level, plan, took, left, ended)
             time.sleep(min(left, _TICK_S))
             if plan.requests:
                 ended = figures.ended_since(took.add(self._workers.tell()).rows(), took.end)
@@ -241,6 +240,15 @@ class Bench:
                     return time.monotonic_ns()
         took.add(self._workers.tell())
         return end
+
+    def _tell(self, level: Level, plan: _Plan, took: _Took, left: float, ended: int) -> None:
+        """Say how far the level is: in answers if they end its windows, for then the time is not known."""
+        if plan.requests:
+            done = len(took.windows) * plan.requests + ended
+            self._progress.tick(str(level), done, plan.windows * plan.requests, unit="requests")
+            return
+        passed = (took.end - took.start) / 1e9 + plan.warmup_s + plan.window_s - left
+        self._progress.tick(str(level), max(passed, 0.0), plan.warmup_s + plan.most_s)
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,10 @@ def listed(server: Server, name: str) -> list[dict[str, str]]:
 
 
 def test_index_has_what_is_loaded_and_what_is_not(connected: Server) -> None:
-    assert listed(connected, "double") == [{"name": "double", "version": "1", "state": "READY"}]
-    assert listed(connected, "other")[0].get("state", "UNAVAILABLE") == "UNAVAILABLE"
+    loaded = {"name": "double", "version": "1", "state": "READY", "reason": ""}
+    assert listed(connected, "double") == [loaded], "what is empty too"
+    never = {"name": "other", "version": "", "state": "", "reason": ""}
+    assert listed(connected, "other") == [never]
 
 
 def test_load_and_unload(connected: Server) -> None:
@@ -128,7 +130,7 @@ async def test_asyncio(url: str) -> None:
         await server.wait_ready("double", "1")
         assert (await server.metadata())["name"] == "triton"
         await server.load("other")
-        assert {"name": "other", "version": "1", "state": "READY"} in await server.index()
+        assert {"name": "other", "version": "1", "state": "READY", "reason": ""} in await server.index()
         model = server.model("other")
         assert (await model.options(id="mine")(IN=ROW)).id == "mine"
         metadata, config = await model.described()
