@@ -326,6 +326,14 @@ class Backend(ABC):
         return False
 
     @classmethod
+    def preferred_groups(cls, config: Mapping[str, str], auto_complete: bool) -> list[mc.ModelInstanceGroup]:
+        """Return the instance groups that complete those of a model (Triton's preferred instance groups).
+
+        Called first, with the `--backend-config` settings, and whether `auto_complete` will be called.
+        """
+        return []
+
+    @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
         """Return `model.config` completed from the model file.
 

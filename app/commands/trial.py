@@ -63,7 +63,7 @@ class Trial:
 
     def _load(self, candidate: Candidate, version: int) -> None:
         """Complete and validate the configuration, and load the model if that executes no code of a user."""
-        spec, config = candidate.template, candidate.config
+        spec, config = candidate.template, normalise(candidate.config, self._catalog.gpus)
         model = Model(config, version, candidate.entry.directory, spec.settings(config.backend))
         if config.backend == "python" and not is_custom("python", spec.backend_path):
             _check_code(model.artifact("model.py"))

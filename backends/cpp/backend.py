@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_int, c_size_t, c_uint64, string_at
+from ctypes import byref, c_size_t, string_at
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -30,10 +30,8 @@ from backends.declared import with_completed
 
 logger = logging.getLogger(__name__)
 
-_KINDS: Final = {"CPU": 1, "GPU": 2, "MODEL": 3}
+_KINDS: Final = {"AUTO": 0, "CPU": 1, "GPU": 2, "MODEL": 3}
 """By the numbers of TRITONSERVER_InstanceGroupKind."""
-_ANY_KIND: Final = 0
-_MODEL: Final = mc.ModelInstanceGroup.KIND_MODEL
 _LARGEST_ARENA: Final = 256 << 20
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -164,6 +162,11 @@ class CppBackend(Backend):
     _opening: ClassVar[threading.Lock]
 
     @classmethod
+    def preferred_groups(cls, config: Mapping[str, str], auto_complete: bool) -> list[mc.ModelInstanceGroup]:
+        groups = _decode(read(shim().nereid_preferred_groups, cls._open(config, auto_complete)))
+        return [_group(*group) for group in groups]
+
+    @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
         model.state = _LoadedModel(cls._open(model.backend_config, True), model, auto_complete=True)
         completed: mc.ModelConfig = model.state.completed(model.config)
@@ -186,7 +189,6 @@ class CppBackend(Backend):
     def model_initialize(self, model: Model) -> None:
         if model.state is None:
             model.state = _LoadedModel(self._handle, model, auto_complete=False)
-        model.config = _with_preferred_group(self._handle, model.config)
         model.state.configure(model)
 
     def model_finalize(self, model: Model) -> None:
@@ -268,24 +270,10 @@ def _config_text(config: mc.ModelConfig) -> str:
     return json.dumps(config_to_json(config))
 
 
-def _with_preferred_group(backend: int, config: mc.ModelConfig) -> mc.ModelConfig:
-    """Return the configuration with the backend's preferred instance group, if none was declared.
-
-    The server has completed that to one group with the model's name, of one instance.
-    """
-    groups, kind, count = config.instance_group, c_int(), c_uint64()
-    if [(group.name, group.count, *group.profile) for group in groups] != [(config.name, 1)]:
-        return config
-    if not shim().nereid_preferred_group(backend, byref(kind), byref(count)):
-        return config
-    result = mc.ModelConfig()
-    result.CopyFrom(config)
-    (group,) = result.instance_group
-    group.count = min(count.value or 1, MAX_INSTANCES)
-    if kind.value != _ANY_KIND:
-        group.kind = mc.ModelInstanceGroup.KIND_CPU if kind.value == _KINDS["CPU"] else _MODEL
-        group.ClearField("gpus")
-    return result
+def _group(kind: int, count: int, gpus: Sequence[int]) -> mc.ModelInstanceGroup:
+    names = {number: name for name, number in _KINDS.items()}
+    number = mc.ModelInstanceGroup.Kind.Value(f"KIND_{names[kind]}")
+    return mc.ModelInstanceGroup(kind=number, count=min(count, MAX_INSTANCES), gpus=gpus)
 
 
 def _merged(config: mc.ModelConfig, completed: mc.ModelConfig) -> mc.ModelConfig:

@@ -34,7 +34,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, Sequence[Any]]]] = {
     "nereid_backend_finalize": _ON_OBJECT,
     "nereid_loads_in_parallel": (c_bool, (_OBJECT,)),
     "nereid_has_readiness": (c_bool, (_OBJECT,)),
-    "nereid_preferred_group": (c_bool, (_OBJECT, POINTER(c_int), POINTER(c_uint64))),
+    "nereid_preferred_groups": (c_void_p, (_OBJECT, POINTER(c_size_t))),
     "nereid_model_new": (_ERROR, (_OBJECT, *_MESSAGE, _RESULT)),
     "nereid_model_delete": _DELETE,
     "nereid_model_initialize": _ON_OBJECT,
@@ -109,8 +109,8 @@ def make(function: Any, *arguments: Any) -> int:
     return result.value or 0
 
 
-def read(function: Any) -> bytes:
+def read(function: Any, *arguments: Any) -> bytes:
     """Call a function that returns a message, and copy that."""
     size = c_size_t()
-    address = function(byref(size))
+    address = function(*arguments, byref(size))
     return ctypes.string_at(address, size.value)

@@ -11,7 +11,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import change_requires_reload
-from app.core.config.normalise import normalise
+from app.core.config.normalise import without_instances
 from app.core.config.text import parse_config_json
 from app.core.config.version_policy import absent_versions, require_versions, served_versions
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, not_found
@@ -336,7 +336,7 @@ class Catalog:
             logger.warning("%s", warning)
         if entry.reason:
             raise internal(entry.reason)
-        return normalise(self._declared(entry, override), self.gpus)
+        return without_instances(self._declared(entry, override))
 
     def _candidate(
         self, entry: ModelEntry, config: mc.ModelConfig, override: str, bundle: Bundle | None

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
+from app.core.config.normalise import normalise
 from app.core.config.validation import validate
 from app.core.errors import InferError, invalid_arg
 from app.routing.table import IDLE, ModelState, VersionEntry
@@ -110,7 +111,7 @@ class EnsembleLoads:
         candidate = self._catalog.candidate(name, None)
         if is_ensemble(candidate.config):
             return self.loaded(candidate)
-        config = candidate.config.SerializeToString(deterministic=True)
+        config = normalise(candidate.config, self._catalog.gpus).SerializeToString(deterministic=True)
         labels = read_labels(candidate.entry, candidate.config)
         return [
             VersionEntry(name, version, ModelState.READY, IDLE, config=config, labels=labels)

@@ -131,7 +131,8 @@ class InstancePool:
         config.CopyFrom(self._model.config)
         del config.instance_group[:]
         config.instance_group.extend(mc.ModelConfig.FromString(declared).instance_group)
-        config = normalise(config, self._spec.gpus)
+        preferred = self._backend.preferred_groups(self._model.backend_config, self._spec.auto_complete)
+        config = normalise(config, self._spec.gpus, preferred)
         validate_instances(config, self._spec.gpus)
         try:
             self._replace(config)

@@ -54,6 +54,7 @@ def load_model(spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_
     elsewhere = runs_elsewhere(*where, spec.settings(declared.backend))
     kind = hosted_backend(declared.backend) if elsewhere else find_backend(*where)
     settings = spec.settings(declared.backend, *(("python",) if common_file or elsewhere else ()))
+    declared = normalise(declared, spec.gpus, kind.preferred_groups(settings, spec.auto_complete))
     model = Model(declared, spec.version, Path(spec.directory), settings)
     model.common_file = common_file
     environment = chosen(model) if elsewhere else prepare(model, spec.cache_bytes)

@@ -16,6 +16,7 @@ SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
 MAX_INSTANCES: Final = 1024
 """Instances of a version of a model: each is a thread, that of a Python model a process."""
 _INSTANCES_ON_CPU: Final = {"onnxruntime": 2, "tensorflow": 2}
+_Group: Final = mc.ModelInstanceGroup
 _PREFER_CPU: Final = frozenset({"fil", "openvino"})
 """Backends whose KIND_AUTO is KIND_CPU on a machine with GPUs: they use none."""
 
@@ -119,23 +120,33 @@ def _custom_backend(model: str, listing: Collection[str]) -> str:
     )
 
 
-def normalise(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> mc.ModelConfig:
+def normalise(
+    config: mc.ModelConfig, gpus: Sequence[int] = (), preferred: Sequence[mc.ModelInstanceGroup] = ()
+) -> mc.ModelConfig:
     """Return a copy with Triton's defaults filled in; idempotent.
 
     Args:
         config: with `name`, and `backend` or `platform`, already filled.
         gpus: CUDA ordinals this server may use; without any, KIND_AUTO means KIND_CPU.
+        preferred: the instance groups that the backend prefers.
 
     Raises:
         InferError: INVALID_ARG for more than `MAX_INSTANCES`.
     """
+    result = without_instances(config)
+    if not result.HasField("ensemble_scheduling"):
+        _default_instances(result, gpus, preferred)
+    return result
+
+
+def without_instances(config: mc.ModelConfig) -> mc.ModelConfig:
+    """Return a copy with Triton's defaults but for the instance groups, which only the backend can tell."""
     result = _copy(config)
     if not result.HasField("version_policy"):
         result.version_policy.latest.num_versions = 1
     _default_batching(result)
     if not result.HasField("ensemble_scheduling"):
         _default_pinned_memory(result.optimization)
-        _default_instances(result, gpus)
     return result
 
 
@@ -164,17 +175,21 @@ def _default_pinned_memory(optimization: mc.ModelOptimizationPolicy) -> None:
             getattr(optimization, name).enable = True
 
 
-def _default_instances(config: mc.ModelConfig, gpus: Sequence[int]) -> None:
+def _default_instances(
+    config: mc.ModelConfig, gpus: Sequence[int], preferred: Sequence[mc.ModelInstanceGroup]
+) -> None:
     if not config.instance_group:
-        config.instance_group.add(name=config.name)
+        config.instance_group.append(_default_group(config.name, gpus, preferred))
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        if group.kind == mc.ModelInstanceGroup.KIND_AUTO:
+        if group.kind == _Group.KIND_AUTO:
             group.kind = _automatic_kind(group, () if config.backend in _PREFER_CPU else gpus)
+        for other in preferred:
+            _complete_group(group, other, gpus)
         if group.count < 1:
-            on_cpu = group.kind == mc.ModelInstanceGroup.KIND_CPU
+            on_cpu = group.kind == _Group.KIND_CPU
             group.count = _INSTANCES_ON_CPU.get(config.backend, 1) if on_cpu else 1
-        if group.kind == mc.ModelInstanceGroup.KIND_GPU and not group.gpus:
+        if group.kind == _Group.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)
     instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
     if instances > MAX_INSTANCES:
@@ -184,6 +199,33 @@ def _default_instances(config: mc.ModelConfig, gpus: Sequence[int]) -> None:
         )
 
 
+def _default_group(
+    name: str, gpus: Sequence[int], preferred: Sequence[mc.ModelInstanceGroup]
+) -> mc.ModelInstanceGroup:
+    """Return the group of a model that declares none: the first preferred one whose devices are here."""
+    usable = (each for each in preferred if each.kind != _Group.KIND_GPU or gpus)
+    chosen = next(usable, _Group())
+    devices = {_Group.KIND_AUTO: chosen.gpus, _Group.KIND_GPU: _present(chosen, gpus)}
+    return _Group(name=name, kind=chosen.kind, count=chosen.count, gpus=devices.get(chosen.kind, ()))
+
+
+def _complete_group(
+    group: mc.ModelInstanceGroup, preferred: mc.ModelInstanceGroup, gpus: Sequence[int]
+) -> None:
+    """Give a group without devices or count those of a preferred one of its kind."""
+    if group.kind != preferred.kind:
+        return
+    if group.kind == _Group.KIND_GPU and preferred.gpus and not group.gpus:
+        group.gpus.extend(_present(preferred, gpus))
+        if not group.gpus:
+            return
+    group.count = group.count if group.count > 0 else preferred.count
+
+
+def _present(group: mc.ModelInstanceGroup, gpus: Sequence[int]) -> list[int]:
+    return [gpu for gpu in group.gpus if gpu in gpus]
+
+
 def _automatic_kind(group: mc.ModelInstanceGroup, gpus: Sequence[int]) -> int:
     usable = bool(gpus) and set(group.gpus) <= set(gpus)
-    return int(mc.ModelInstanceGroup.KIND_GPU if usable else mc.ModelInstanceGroup.KIND_CPU)
+    return int(_Group.KIND_GPU if usable else _Group.KIND_CPU)

@@ -61,14 +61,20 @@ struct TRITONSERVER_Server {};
 
 using BackendFunction = Error* (*)(void*);
 
+// An instance group that a backend prefers; a count of 0 is for the usual one.
+struct PreferredGroup {
+  int kind;
+  uint64_t count;
+  std::vector<uint64_t> gpus;
+};
+
 struct TRITONBACKEND_Backend {
   std::string name, location;
   TRITONSERVER_Message config;
   TRITONBACKEND_MemoryManager memory;
   int execution_policy = 0;
   bool parallel_loading = false;
-  // Kinds and counts of the instance groups that it prefers, without those of GPUs.
-  std::vector<std::pair<int, uint64_t>> preferred_groups;
+  std::vector<PreferredGroup> preferred_groups;
   void* state = nullptr;
   void* library = nullptr;
   BackendFunction initialize = nullptr, finalize = nullptr;

@@ -1,7 +1,6 @@
 // nereid_*: what the server calls (`backends/cpp/library.py`). Messages are MessagePack; results are errors, null for
 // none, which the caller deletes.
 #include <cstdlib>
-#include <tuple>
 
 #include "core.h"
 
@@ -46,11 +45,20 @@ API Error* nereid_backend_new(
   return nullptr;
 }
 API bool nereid_loads_in_parallel(Backend* backend) { return backend->parallel_loading; }
-// Returns whether a group is preferred; sets its kind, and how many instances, 0 for the usual number.
-API bool nereid_preferred_group(Backend* backend, int* kind, uint64_t* count) {
-  if (backend->preferred_groups.empty()) return false;
-  std::tie(*kind, *count) = backend->preferred_groups.front();
-  return true;
+// Returns kind, count and GPUs of each preferred instance group, valid until the next call of the thread.
+API const char* nereid_preferred_groups(Backend* backend, size_t* size) {
+  static thread_local std::string result;
+  Writer out;
+  out.array(backend->preferred_groups.size());
+  for (const auto& [kind, count, gpus] : backend->preferred_groups) {
+    out.array(3);
+    out.add(kind);
+    out.add(count);
+    out.add(gpus);
+  }
+  result = std::move(out.bytes);
+  *size = result.size();
+  return result.data();
 }
 API bool nereid_has_readiness(Backend* backend) { return backend->instance_ready != nullptr; }
 

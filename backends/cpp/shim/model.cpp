@@ -39,11 +39,9 @@ API Error* TRITONBACKEND_BackendArtifacts(Backend* self, int* type, const char**
   return nullptr;
 }
 
-// Triton passes over groups of GPUs that it does not have, and here tensors are in memory of the CPU.
 API Error* TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(
-    Backend* self, int kind, uint64_t count, const uint64_t*, uint64_t) {
-  constexpr int on_gpus = 2;
-  if (kind != on_gpus) self->preferred_groups.emplace_back(kind, count);
+    Backend* self, int kind, uint64_t count, const uint64_t* gpus, uint64_t size) {
+  self->preferred_groups.push_back({kind, count, {gpus, gpus + (gpus == nullptr ? 0 : size)}});
   return nullptr;
 }
 SETTER(BackendAttributeSetParallelModelInstanceLoading, Backend, bool, parallel_loading)

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
+from app.core.config.normalise import without_instances
 from app.core.statistics import ReplicaReport
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
@@ -91,7 +91,7 @@ BATCHING = "dynamic_batching {}\n"
 
 def model_spec(directory: Path, config: str, **fields: Any) -> ModelSpec:
     """Return the spec of the model in `directory / "m"`, with the backends of `directory / "backends"`."""
-    parsed = normalise(text_format.Parse(config, mc.ModelConfig()))
+    parsed = without_instances(text_format.Parse(config, mc.ModelConfig()))
     return ModelSpec(
         name="m",
         version=1,

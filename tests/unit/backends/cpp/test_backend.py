@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
@@ -62,20 +63,25 @@ def failure(call: Call) -> tuple[ErrorCode, str]:
     ("declared", "expected"),
     [
         ("", [("m", 3)]),
+        ("instance_group { }", [("m_0", 3)]),
+        ("instance_group { kind: KIND_CPU }", [("m_0", 3)]),
         ("instance_group { kind: KIND_CPU count: 2 }", [("m_0", 2)]),
         ("instance_group { kind: KIND_CPU count: 1 }", [("m_0", 1)]),
-        ("instance_group { count: 1 } instance_group { count: 1 }", [("m_0", 1), ("m_1", 1)]),
+        ("instance_group { kind: KIND_MODEL }", [("m_0", 1)]),
+        ("instance_group { count: 1 } instance_group { }", [("m_0", 1), ("m_1", 3)]),
     ],
 )
-def test_preferred_group_is_that_of_a_model_without_groups(
+def test_preferred_groups_complete_those_of_a_model(
     libraries: Path, declared: str, expected: list[tuple[str, int]]
 ) -> None:
-    """The probe prefers a group on a GPU, which is passed over, and then one of three instances."""
-    loaded = served(libraries, str(normalise(config(f"{BATCHED} {declared}"))))
-    groups = loaded.model.config.instance_group
+    """The probe prefers a group on a GPU, which is not here, and then one of three instances."""
+    preferred = find_backend("probe", libraries).preferred_groups({}, True)
+    groups = normalise(config(f"{BATCHED} {declared}"), (), preferred).instance_group
     assert [(group.name, group.count) for group in groups] == expected
-    assert {group.kind for group in groups} == {mc.ModelInstanceGroup.KIND_CPU}
-    loaded.close()
+    on_gpu = 'name: "m" kind: KIND_GPU count: 1 gpus: 0'
+    assert normalise(config(BATCHED), (0, 1), preferred).instance_group == [
+        text_format.Parse(on_gpu, mc.ModelInstanceGroup())
+    ]
 
 
 def test_every_request_of_a_batch_is_answered(probe: Served) -> None:

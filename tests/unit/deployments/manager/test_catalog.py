@@ -221,24 +221,13 @@ def test_spec_of_another_deployment_is_a_change(repository: Path) -> None:
     assert not other.candidate("m", None).unchanged(spec)
 
 
-def test_instance_groups_get_devices(repository: Path) -> None:
-    groups = "instance_group [ { kind: KIND_GPU gpus: [ 0, 1 ] }, { kind: KIND_AUTO }, { count: 2 } ]"
-    add(repository, "m", CONFIG + groups)
-    gpu, auto, cpu = catalog_of(repository).candidate("m", None).config.instance_group
-    assert (gpu.name, gpu.kind, list(gpu.gpus)) == ("m_0", mc.ModelInstanceGroup.KIND_GPU, [0, 1])
-    assert (auto.name, auto.kind, auto.count) == ("m_1", mc.ModelInstanceGroup.KIND_CPU, 1)
-    assert (cpu.name, cpu.count) == ("m_2", 2)
-
-
-def test_kind_auto_depends_on_gpus(tmp_path: Path) -> None:
-    directory = tmp_path / "m"
-    (directory / "1").mkdir(parents=True)
-    (directory / "config.pbtxt").write_text('backend: "identity"\n')
-    catalog = Catalog(from_args({"model_repository": str(tmp_path)}), b"k" * 32)
-    group = catalog.candidate("m", None).config.instance_group[0]
-    assert (group.kind, list(group.gpus)) == (mc.ModelInstanceGroup.KIND_CPU, [])
+def test_instance_groups_are_left_to_the_replica(repository: Path) -> None:
+    """Only the backend knows which it prefers; the replica loads it, and is told the GPUs."""
+    add(repository, "m", CONFIG + "instance_group [ { kind: KIND_GPU }, { } ]")
+    catalog = catalog_of(repository)
     catalog.gpus = (0, 1)
     candidate = catalog.candidate("m", None)
-    group = candidate.config.instance_group[0]
-    assert (group.kind, list(group.gpus)) == (mc.ModelInstanceGroup.KIND_GPU, [0, 1])
+    kinds = [(group.kind, group.count, *group.gpus) for group in candidate.config.instance_group]
+    assert kinds == [(mc.ModelInstanceGroup.KIND_GPU, 0), (mc.ModelInstanceGroup.KIND_AUTO, 0)]
+    assert mc.ModelConfig.FromString(candidate.template.config) == candidate.config
     assert candidate.template.gpus == (0, 1)

@@ -106,6 +106,26 @@ def test_no_request_is_lost_while_all_instances_change(bench: Bench) -> None:
     assert len(calls(bench, "load")) == 14
 
 
+PREFERS_TWO = """
+    @classmethod
+    def preferred_groups(cls, config, auto_complete):
+        return [mc.ModelInstanceGroup(kind="KIND_CPU", count=2)]
+"""
+
+
+def test_backend_tells_how_many_instances_a_group_without_count_has(bench: Bench) -> None:
+    with (bench.directory / "backends" / "probe" / "backend.py").open("a") as file:
+        file.write(PREFERS_TWO)
+    bench.load(CONFIG)
+    assert calls(bench, "load") == ["m_0", "m_1"]
+    update(bench, CONFIG + group(1))
+    assert count(bench.model) == 1
+    update(bench, CONFIG)
+    assert count(bench.model) == 2
+    update(bench, CONFIG + "instance_group { kind: KIND_MODEL }")
+    assert count(bench.model) == 1
+
+
 def test_failed_new_instance_changes_nothing(bench: Bench) -> None:
     breaks = 'parameters { key: "break" value { string_value: "2" } }\n'
     model = bench.load(CONFIG + breaks + group(1))

@@ -38,6 +38,17 @@ def test_instances_are_named_as_in_triton(bench: Bench) -> None:
     assert loaded == ["m_0_0", "m_0_1", "own_0"]
 
 
+def test_instance_groups_get_devices(bench: Bench) -> None:
+    groups = "instance_group [ { kind: KIND_GPU gpus: [ 1, 0 ] }, { kind: KIND_AUTO }, { kind: KIND_CPU } ]"
+    bench.load(CONFIG + groups, gpus=(0, 1))
+    loaded = sorted(call[1:] for call in bench.backend.calls if call[0] == "load")
+    assert loaded == [
+        *(("m_0_0_gpu0", "GPU", 0), ("m_0_0_gpu1", "GPU", 1)),
+        *(("m_1_0_gpu0", "GPU", 0), ("m_1_0_gpu1", "GPU", 1)),
+        ("m_2_0", "CPU", 0),
+    ]
+
+
 def test_failed_load_undoes_what_was_loaded(bench: Bench) -> None:
     config = (
         CONFIG

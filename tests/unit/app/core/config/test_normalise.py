@@ -149,6 +149,38 @@ def test_instances(backend: str, group: str, gpus: list[int], normalised: str) -
     assert result.instance_group[0] == text_format.Parse(normalised, mc.ModelInstanceGroup())
 
 
+ON_GPU = "kind: KIND_GPU count: 2"
+ON_CPU = "kind: KIND_CPU count: 3"
+
+
+@pytest.mark.parametrize(
+    ("group", "gpus", "preferred", "normalised"),
+    [
+        ("", [], [ON_GPU, ON_CPU], 'name: "m" kind: KIND_CPU count: 3'),
+        ("", [0, 1], [ON_GPU, ON_CPU], 'name: "m" kind: KIND_GPU count: 2 gpus: [ 0, 1 ]'),
+        ("", [0, 1], [f"{ON_GPU} gpus: [ 1, 7 ]"], 'name: "m" kind: KIND_GPU count: 2 gpus: 1'),
+        ("", [0], ["kind: KIND_AUTO count: 4 gpus: 1"], 'name: "m" kind: KIND_CPU count: 4 gpus: 1'),
+        ("", [0], ["kind: KIND_AUTO count: 4", ON_CPU], 'name: "m" kind: KIND_GPU count: 4 gpus: 0'),
+        ("", [0], ["kind: KIND_MODEL"], 'name: "m" kind: KIND_MODEL count: 1'),
+        ("", [], ["kind: KIND_CPU"], 'name: "m" kind: KIND_CPU count: 2'),
+        ("{ kind: KIND_CPU }", [0], [ON_GPU, ON_CPU], 'name: "m_0" kind: KIND_CPU count: 3'),
+        ("{ kind: KIND_CPU }", [], [ON_GPU], 'name: "m_0" kind: KIND_CPU count: 2'),
+        ("{ kind: KIND_CPU count: 1 }", [], [ON_CPU], 'name: "m_0" kind: KIND_CPU count: 1'),
+        ("{ }", [1], [ON_CPU, ON_GPU], 'name: "m_0" kind: KIND_GPU count: 2 gpus: 1'),
+        ("{ gpus: 1 }", [0, 1], [f"{ON_GPU} gpus: 0"], 'name: "m_0" kind: KIND_GPU count: 2 gpus: 1'),
+        ("{ }", [0, 1], [f"{ON_GPU} gpus: 7", ON_CPU], 'name: "m_0" kind: KIND_GPU count: 1 gpus: [ 0, 1 ]'),
+    ],
+)
+def test_preferred_groups_of_a_backend(
+    group: str, gpus: list[int], preferred: list[str], normalised: str
+) -> None:
+    """As NormalizeInstanceGroup: a backend that prefers nothing of a kind leaves it Triton's count."""
+    groups = [text_format.Parse(each, mc.ModelInstanceGroup()) for each in preferred]
+    text = f'name: "m" backend: "onnxruntime" {"instance_group" if group else ""} {group}'
+    result = normalise(parse(text), gpus, groups)
+    assert list(result.instance_group) == [text_format.Parse(normalised, mc.ModelInstanceGroup())]
+
+
 @pytest.mark.parametrize("group", ["count: 1000000", "count: 600 kind: KIND_GPU gpus: [ 0, 1 ]"])
 def test_too_many_instances_are_refused(group: str) -> None:
     """A Python model would have a process for each."""
