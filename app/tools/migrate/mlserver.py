@@ -1,7 +1,6 @@
 """MLServer: directories with `model-settings.json`."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +13,6 @@ from app.tools.migrate.plan import Item, MigratedModel, MigrationError, read_bou
 ADAPTER: Final = Path(__file__).parent / "mlserver_model.py"
 _SETTINGS: Final = "model-settings.json"
 _MAX_TEXT: Final = 16 << 20
-_MAX_MODEL: Final = 1 << 30
-_CLASSIFIER: Final = re.compile(rb"_estimator_type\W{1,12}classifier")
-"""In a file of `XGBClassifier`, whose answers are classes; of another, a booster's numbers."""
 _KINDS: Final = {
     "mlserver_sklearn.SKLearnModel": "sklearn",
     "mlserver_xgboost.XGBoostModel": "xgboost",
@@ -28,6 +24,12 @@ _FILES: Final = {
     "lightgbm": ("model.bst", "model.txt"),
 }
 """The files that its runtimes look for."""
+_OUTPUTS: Final = {
+    "sklearn": ("predict", "predict_proba", "transform"),
+    "xgboost": ("predict", "predict_proba"),
+    "lightgbm": ("predict",),
+}
+"""The outputs that its runtimes answer with, whatever the settings declare."""
 _CARRIED: Final = frozenset(
     {"name", "implementation", "parameters", "inputs", "outputs", "max_batch_size", "max_batch_time"}
     | {"parallel_workers", "versions", "platform"}
@@ -69,9 +71,15 @@ def model(directory: Path, settings: Mapping[str, Any]) -> MigratedModel:
     config = mc.ModelConfig(name=str(name), backend="python")
     _set_batching(config, settings)
     notes = [*_inputs(config, settings.get("inputs") or [])]
-    notes += _outputs(config, _output_type(kind, file), settings.get("outputs") or [])
-    for key in ("kind", "file"):
-        config.parameters[key].string_value = kind if key == "kind" else file.name
+    notes += _outputs(config, kind, settings.get("outputs") or [])
+    chosen = {
+        "kind": kind,
+        "file": file.name,
+        "predict_fn": (parameters.get("extra") or {}).get("predict_fn"),
+    }
+    for key, value in chosen.items():
+        if value:
+            config.parameters[key].string_value = str(value)
     version = _version(parameters.get("version"))
     items = [
         Item(f"{version}/model.py", content=ADAPTER.read_bytes()),
@@ -115,27 +123,19 @@ def _version(text: Any) -> int:
 
 def _inputs(config: mc.ModelConfig, declared: list[Any]) -> Iterator[str]:
     if not declared:
-        yield "it declares no inputs: 'predict', of FP32, is assumed; if it is not, change config.pbtxt"
-        declared = [{"name": "predict", "datatype": "FP32", "shape": [-1, -1]}]
+        yield "it declares no inputs: the load completes 'predict' of FP32, or change config.pbtxt"
     for tensor in declared:
         _add(config, config.input, tensor)
 
 
-def _output_type(kind: str, file: Path) -> str:
-    """Return the data type that MLServer answers with; "" for one that only the loaded model tells."""
-    if kind == "xgboost":
-        return "INT64" if _CLASSIFIER.search(read_bounded(file, _MAX_MODEL)) else "FP32"
-    return "FP64" if kind == "lightgbm" else ""
-
-
-def _outputs(config: mc.ModelConfig, datatype: str, declared: list[Any]) -> Iterator[str]:
-    if not declared:
-        if not datatype:
-            yield "its output is assumed to be INT64, of a classifier: a regressor's is FP64 in config.pbtxt"
-            datatype = "INT64"
-        declared = [{"name": "predict", "datatype": datatype, "shape": [-1, -1]}]
+def _outputs(config: mc.ModelConfig, kind: str, declared: list[Any]) -> Iterator[str]:
+    """Add the declared outputs; without any the model completes its own when it is loaded."""
     for tensor in declared:
-        _add(config, config.output, tensor)
+        name = tensor.get("name") if isinstance(tensor, dict) else None
+        if name is None or name in _OUTPUTS[kind]:
+            _add(config, config.output, tensor)
+        else:
+            yield f"the output '{name}' is not carried over: MLServer's {kind} answers with 'predict'"
 
 
 def _add(config: mc.ModelConfig, target: Any, tensor: Any) -> None:

@@ -11,13 +11,41 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
+class Loaded:
+    """A model.
+
+    Attributes:
+        functions: by the names of outputs.
+        width: the number of features, 0 if the model does not know it.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        directory = os.path.dirname(os.path.abspath(__file__))
+        path = os.path.join(directory, parameters["file"]["string_value"])
+        model, width = load(parameters["kind"]["string_value"], path)
+        self.functions = {name: getattr(model, name, None) for name in OUTPUTS}
+        self.width = int(width or 0)
+        self.default = parameters.get("predict_fn", {}).get("string_value") or "predict"
+
+    def predict(self, name: Any, array: Any) -> Any:
+        """Return an output of at least two dimensions."""
+        function = self.functions[name if name in OUTPUTS else self.default]
+        if function is None:
+            raise pb_utils.TritonModelException(f"the model has no '{name}'")
+        found = np.asarray(function(array))
+        return found[:, None] if found.ndim == 1 else found
+
+
+OUTPUTS = ("predict", "predict_proba", "transform")
+
+
 def load(kind: Any, path: Any) -> Any:
-    """Return the functions by the names of outputs."""
+    """Return a model and its number of features."""
     if kind == "sklearn":
         import joblib
 
         model = joblib.load(path)
-        return {name: getattr(model, name, None) for name in ("predict", "predict_proba", "transform")}
+        return model, getattr(model, "n_features_in_", 0)
     if kind == "xgboost":
         import xgboost
 
@@ -27,20 +55,46 @@ def load(kind: Any, path: Any) -> Any:
         except TypeError:  # the file says that it is a classifier
             model = xgboost.XGBClassifier()
             model.load_model(path)
-        return {name: getattr(model, name, None) for name in ("predict", "predict_proba")}
+        return model, model.get_booster().num_features()
     import lightgbm
 
-    return {"predict": lightgbm.Booster(model_file=path).predict}
+    model = lightgbm.Booster(model_file=path)
+    return model, model.num_feature()
+
+
+def data_type(dtype: Any) -> Any:
+    """Return the name of a NumPy type in a configuration."""
+    names = {"f": "FP", "i": "INT", "u": "UINT"}
+    return f"TYPE_{names[dtype.kind]}{8 * dtype.itemsize}" if dtype.kind in names else "TYPE_STRING"
 
 
 class TritonPythonModel:
     """The model."""
 
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Complete what MLServer's settings do not declare: of the output, by a prediction of zeros."""
+        known = config.as_dict()
+        if known["input"] and known["output"]:
+            return config
+        loaded = Loaded(known["parameters"])
+        rows = [] if known["max_batch_size"] else [-1]
+        if not known["input"]:
+            config.add_input(
+                {"name": "predict", "data_type": "TYPE_FP32", "dims": [*rows, loaded.width or -1]}
+            )
+        if not known["output"]:
+            try:
+                found = loaded.predict(loaded.default, np.zeros((1, loaded.width), np.float32))
+            except Exception as error:
+                raise pb_utils.TritonModelException(f"declare the output in config.pbtxt: {error}") from error
+            tensor = {"name": loaded.default, "data_type": data_type(found.dtype)}
+            config.add_output({**tensor, "dims": [*rows, *found.shape[1:]]})
+        return config
+
     def initialize(self, args: Any) -> None:
         config = json.loads(args["model_config"])
-        parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
-        directory = os.path.dirname(os.path.abspath(__file__))
-        self.functions = load(parameters["kind"], os.path.join(directory, parameters["file"]))
+        self.loaded = Loaded(config["parameters"])
         self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = {
             tensor["name"]: pb_utils.triton_string_to_numpy(tensor["data_type"])
@@ -57,9 +111,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([self.output(name, array) for name in wanted])
 
     def output(self, name: Any, array: Any) -> Any:
-        function = self.functions.get(name) or self.functions["predict"]
-        found = np.asarray(function(array))
-        found = found[:, None] if found.ndim == 1 else found
+        found = self.loaded.predict(name, array)
         declared = np.dtype(self.outputs[name])
         if not np.can_cast(found.dtype, declared, "same_kind"):
             raise pb_utils.TritonModelException(

@@ -66,12 +66,14 @@ def compare(model: str, request: Request, old: str, new: str) -> Comparison:
 
 
 def compare_v2(model: str, request: Request, old: str, new: str) -> Comparison:
-    """As `compare`, of v2 inferences: outputs by name, without what names versions and servers."""
+    """As `compare`, of v2 inferences: the old server's outputs by name, without what names versions."""
     try:
-        answers = [outputs_only(ask(url, request)) for url in (old, new)]
+        one, other = (outputs_of(ask(url, request)) for url in (old, new))
     except MigrationError as error:
         return Comparison(model, request.path, str(error))
-    return Comparison(model, request.path, difference(*answers))
+    # Of a request that names no outputs MLServer answers one alone.
+    shared = {name: other[name] for name in other if name in one}
+    return Comparison(model, request.path, _difference(one, shared, "answer"))
 
 
 def difference(old: bytes, new: bytes) -> str:
@@ -124,13 +126,14 @@ def v2_request(model: str, new: str) -> Request:
         inputs.append(
             {"name": tensor["name"], "datatype": tensor["datatype"], "shape": shape, "data": values}
         )
-    return Request(f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
+    outputs = [{"name": tensor["name"]} for tensor in metadata["outputs"]]
+    body = {"inputs": inputs, "outputs": outputs}
+    return Request(f"/v2/models/{model}/infer", json.dumps(body).encode())
 
 
-def outputs_only(answer: bytes) -> bytes:
-    """Return the outputs of a v2 answer by name, without what names the server's version of the model."""
-    outputs = json.loads(answer)["outputs"]
-    return json.dumps({output["name"]: [output["shape"], output["data"]] for output in outputs}).encode()
+def outputs_of(answer: bytes) -> dict[str, Any]:
+    """Return the shapes and values of a v2 answer's outputs by name."""
+    return {output["name"]: [output["shape"], output["data"]] for output in json.loads(answer)["outputs"]}
 
 
 def torchserve_request(model: str, file: Path) -> Request:

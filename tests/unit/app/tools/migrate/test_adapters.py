@@ -5,6 +5,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import joblib
 import lightgbm
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.engine.engine import Engine
 from app.tools.migrate import mlserver, torchserve
@@ -21,6 +23,8 @@ from tests.unit.app.tools.migrate.sources import archive
 
 COLOUR = (200, 100, 50)
 ROWS = np.array([[0, 1], [2, 3], [4, 9], [9, 1]], np.float32)
+LOGISTIC = LogisticRegression().fit(ROWS, [0, 1, 1, 0])
+LINEAR = LinearRegression().fit(ROWS, np.array([0, 1, 1, 0], np.float32))
 FUNCTION = """
 def entry(data, context):
     if data is None:
@@ -58,6 +62,14 @@ def boosted_trees() -> lightgbm.Booster:
     return lightgbm.train({"objective": "binary", "verbose": -1, "num_threads": 1}, data, 3)
 
 
+def iris(source: Path, name: str, model: Any, **more: Any) -> None:
+    """Write a model of scikit-learn, as MLServer has it."""
+    (source / name).mkdir()
+    joblib.dump(model, source / name / "model.joblib")
+    settings = {"name": name, "implementation": "mlserver_sklearn.SKLearnModel", **more}
+    (source / name / "model-settings.json").write_text(json.dumps(settings))
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     source, repository = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("repository")
@@ -69,11 +81,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         handler="functions.py:entry",
     )
     pictures(source)
-    iris = source / "iris"
-    iris.mkdir()
-    joblib.dump(LogisticRegression().fit(ROWS, [0, 1, 1, 0]), iris / "model.joblib")
-    settings = {"name": "iris", "implementation": "mlserver_sklearn.SKLearnModel"}
-    (iris / "model-settings.json").write_text(json.dumps(settings))
+    iris(source, "iris", LOGISTIC)
+    iris(source, "regressor", LINEAR)
+    iris(source, "batches", LOGISTIC, max_batch_size=4, max_batch_time=0.01)
+    iris(source, "predict_proba", LOGISTIC, parameters={"extra": {"predict_fn": "predict_proba"}})
     trees = source / "trees"
     trees.mkdir()
     boosted_trees().save_model(trees / "model.bst")
@@ -118,6 +129,24 @@ def test_a_picture_has_the_five_best_classes(engine: Engine) -> None:
 def test_a_model_of_scikit_learn_predicts(engine: Engine) -> None:
     outputs = engine.infer("iris", {"predict": ROWS})
     assert outputs["predict"].tolist() == [[0], [1], [1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "datatype", "dims", "answer"),
+    [
+        ("regressor", mc.TYPE_FP32, [[-1, 2], [-1, 1]], LINEAR.predict(ROWS)[:, None]),
+        ("batches", mc.TYPE_INT64, [[2], [1]], [[0], [1], [1], [0]]),
+        ("predict_proba", mc.TYPE_FP32, [[-1, 2], [-1, 2]], LOGISTIC.predict_proba(ROWS)),
+    ],
+)
+def test_what_settings_do_not_declare_the_model_knows(
+    engine: Engine, name: str, datatype: int, dims: Any, answer: Any
+) -> None:
+    config = engine.config(name)
+    assert config.output[0].data_type == datatype
+    assert [list(tensor.dims) for tensor in (*config.input, *config.output)] == dims
+    (found,) = engine.infer(name, {"predict": ROWS}).values()
+    np.testing.assert_array_equal(found, answer)
 
 
 def test_a_model_of_lightgbm_predicts_as_precisely_as_mlserver(engine: Engine) -> None:

@@ -42,9 +42,23 @@ def test_settings_become_a_configuration(tmp_path: Path) -> None:
 
 
 def test_without_batching_requests_have_any_number_of_rows(tmp_path: Path) -> None:
-    (model,) = models(source(tmp_path / "m", inputs=[], outputs=[]))
-    assert (model.config.max_batch_size, list(model.config.input[0].dims)) == (0, [-1, -1])
-    assert any("'predict', of FP32, is assumed" in note for note in model.notes)
+    (model,) = models(source(tmp_path / "m"))
+    assert (model.config.max_batch_size, list(model.config.input[0].dims)) == (0, [-1, 4])
+
+
+def test_what_is_not_declared_is_left_to_the_load(tmp_path: Path) -> None:
+    extra = {"extra": {"predict_fn": "predict_proba"}}
+    (model,) = models(source(tmp_path / "m", inputs=[], outputs=[], parameters=extra))
+    assert not model.config.input and not model.config.output
+    assert model.config.parameters["predict_fn"].string_value == "predict_proba"
+    assert any("completes 'predict' of FP32" in note for note in model.notes)
+
+
+def test_outputs_that_its_runtime_does_not_have_are_left_out(tmp_path: Path) -> None:
+    outputs = [{"name": name, "datatype": "FP64", "shape": [-1, 1]} for name in ("y", "predict_proba")]
+    (model,) = models(source(tmp_path / "m", outputs=outputs))
+    assert [tensor.name for tensor in model.config.output] == ["predict_proba"]
+    assert "the output 'y' is not carried over: MLServer's sklearn answers with 'predict'" in model.notes
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_both_servers_get_the_same_request(tmp_path: Path) -> None:
 
 
 def test_v2_answers_are_compared_by_output() -> None:
-    metadata = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]}
+    metadata = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}], "outputs": [{"name": "y"}]}
     old = {
         "model_name": "m",
         "outputs": [{"name": "y", "shape": [2], "data": [1, 2], "parameters": {"a": "b"}}],
@@ -100,7 +100,27 @@ def test_v2_answers_are_compared_by_output() -> None:
     path = "/v2/models/m/infer"
     with server({path: old}) as (one, bodies), server({path: new, "/v2/models/m": metadata}) as (other, _):
         assert verify.compare_v2("m", verify.v2_request("m", other), one, other).difference == ""
-        assert len(json.loads(bodies[0])["inputs"][0]["data"]) == 2
+        sent = json.loads(bodies[0])
+        assert len(sent["inputs"][0]["data"]) == 2 and sent["outputs"] == [{"name": "y"}]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "text"),
+    [
+        ({"y": 1, "more": 2}, ""),  # MLServer answers one output of a request that names none
+        ({"y": 2}, "answer.y[1][0]: 1 and 2"),
+        ({"z": 1}, "answer: {'y': [[1], [1]]} and {}"),
+    ],
+)
+def test_every_output_of_the_old_server_has_to_be_there(outputs: dict[str, int], text: str) -> None:
+    old, new = (
+        {"outputs": [{"name": name, "shape": [1], "data": [value]} for name, value in each.items()]}
+        for each in ({"y": 1}, outputs)
+    )
+    path = "/v2/models/m/infer"
+    with server({path: old}) as (one, _), server({path: new}) as (other, _):
+        request = verify.Request(path, b'{"inputs": []}')
+        assert verify.compare_v2("m", request, one, other).difference == text
 
 
 def test_only_http_addresses_are_asked() -> None:
