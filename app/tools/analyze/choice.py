@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from app.tools.analyze.space import Candidate
 
 _BETTER = 0.97
 """A candidate that is predicted to do less than this share of the best measured one is not measured."""
+_CLOSE = 0.9
+"""A measured candidate that did at least this share of the best one may be the better one all the same."""
+_FINALISTS = 3
 
 
 def next_candidate(
@@ -39,19 +42,34 @@ def corrected(
 def explore(
     predicted: Mapping[Candidate, float],
     measured: dict[Candidate, float],
-    measure: Callable[[Candidate, float], float],
+    measure: Callable[[Candidate, float, float], float],
     most: int,
 ) -> None:
     """Measure the most promising candidates, at most so many, and add them to `measured`.
 
     Args:
-        measure: returns the rate of a candidate, which is given its expected one.
+        measure: returns the rate of a candidate, given its expected one and the rate that it has to keep
+            to be of interest, so that those that are no better cost little; 0 for the first one.
     """
     for _ in range(most):
         chosen = next_candidate(predicted, measured)
         if chosen is None:
             return
-        measured[chosen] = measure(chosen, corrected(chosen, predicted, measured))
+        floor = max(measured.values(), default=0.0) / _BETTER
+        measured[chosen] = measure(chosen, corrected(chosen, predicted, measured), floor)
+
+
+def finalists(measured: Mapping[Candidate, float]) -> list[Candidate]:
+    """Return the candidates that are measured against each other in the end, the best one first."""
+    ordered = sorted(measured, key=lambda candidate: -measured[candidate])
+    return [c for c in ordered[:_FINALISTS] if measured[c] >= _CLOSE * measured[ordered[0]]]
+
+
+def winner(rounds: Mapping[Candidate, Sequence[float]], best: Candidate) -> Candidate:
+    """Return which candidate did most in rounds in turn: another one than `best` if it is clearly better."""
+    middle = {candidate: median(rates) for candidate, rates in rounds.items()}
+    first = max(middle, key=lambda candidate: middle[candidate])
+    return first if _BETTER * middle[first] > middle[best] else best
 
 
 def pareto(points: Mapping[str, list[tuple[float, float]]]) -> list[tuple[float, float, str]]:

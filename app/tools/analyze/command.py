@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, Final
 
 from app.tools.analyze import report
-from app.tools.analyze.choice import corrected, explore
+from app.tools.analyze.choice import explore, finalists, winner
 from app.tools.analyze.queue_model import best_rate
 from app.tools.analyze.space import Axes, Candidate, configured, has_threads, present, unsuited
 from app.tools.analyze.trials import Measured, Trials
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         "--threads", type=_numbers, metavar="N,N", help="of an instance (the backend's default)"
     )
     made.add_argument("--candidates", type=int, default=4, metavar="N", help="measured at most (4)")
-    made.add_argument("--rounds", type=int, default=2, metavar="N", help="of the confirmation (2)")
+    made.add_argument("--rounds", type=int, default=2, metavar="N", help="of the best ones in turn (2)")
     made.add_argument("--output", type=Path, metavar="DIR", help="(analyze-NAME)")
     made.add_argument("--keep", action="store_true", help="leave the best configuration loaded")
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -185,26 +185,38 @@ def _searched(
         search.save()
     with Bench(options, trials.progress) as bench:
 
-        def measure(candidate: Candidate, expected: float) -> float:
-            found = search.measured[candidate] = trials.rate(bench, candidate, expected)
+        def measure(candidate: Candidate, expected: float, floor: float) -> float:
+            found = search.measured[candidate] = trials.rate(bench, candidate, expected, floor)
             search.save()
             return found.rate
 
         rates = {candidate: found.rate for candidate, found in search.measured.items()}
         explore(search.predicted, rates, measure, given.candidates - len(rates))
-        best = max(rates, key=lambda candidate: rates[candidate], default=None)
-        if best is None or not rates[best]:
+        kept = {c: rates[c] for c, found in search.measured.items() if not found.below}
+        best = max(kept, key=lambda candidate: kept[candidate], default=None)
+        if best is None or not kept[best]:
             return None, []
-        ratios = []
-        for _ in range(given.rounds if best != now else 0):
-            then = trials.rate(bench, now, rates.get(now) or _expected(now, search, rates) or rates[best])
-            search.measured.setdefault(now, then)
-            ratios.append(trials.rate(bench, best, rates[best]).rate / then.rate if then.rate else 0.0)
-    return best, ratios
+        return _confirmed(bench, trials, search, best, now, given.rounds)
 
 
-def _expected(now: Candidate, search: Search, rates: Mapping[Candidate, float]) -> float:
-    return corrected(now, search.predicted, rates) if now in search.predicted else 0.0
+def _confirmed(
+    bench: Bench, trials: Trials, search: Search, best: Candidate, now: Candidate, number: int
+) -> tuple[Candidate, list[float]]:
+    """Measure the best candidates and the present one in turn; return which won, and its ratios to that."""
+    rates = {candidate: found.rate for candidate, found in search.measured.items()}
+    last = dict.fromkeys([best, *finalists(rates), now])
+    if not number or len(last) < 2:
+        return best, []
+    rounds = trials.rounds(bench, list(last), search.measured[best].in_flight, number)
+    won = winner(rounds, best)
+    if won not in rates or search.measured[won].below:
+        found = trials.rate(bench, won, rates[best])
+        if found.rate < rates[best]:  # it answers more, but not within the objective
+            won = best
+        else:
+            search.measured[won] = found
+    ratios = [one / other for one, other in zip(rounds[won], rounds[now], strict=True) if other]
+    return won, ratios if won != now else []
 
 
 def _written(
@@ -246,6 +258,9 @@ def _beside(now: Candidate, best: Candidate, ratios: Sequence[float]) -> str:
     if now == best:
         return "That is the present configuration."
     if not ratios or not min(ratios):
-        return f"The present configuration does not keep it: {now}."
+        return f"The present configuration answers nothing: {now}."
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    return f"That is {median(ratios):.2f} times ({spread}) what the present configuration does: {now}."
+    return (
+        f"With as many requests in flight it answers {median(ratios):.2f} times ({spread}) as much as the "
+        f"present configuration, in turn: {now}."
+    )

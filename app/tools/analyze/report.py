@@ -40,7 +40,7 @@ def rows(
         [
             str(candidate),
             f"{predicted.get(candidate, 0):.0f}",
-            f"{found.rate:.4g}",
+            f"< {found.below:.4g}" if found.below else f"{found.rate:.4g}",
             *(f"{value:.2f}" for value in (found.p50_ms, found.p99_ms, found.mean_batch)),
             marks.get(candidate, ""),
         ]

@@ -19,6 +19,10 @@ _CURVE_S: Final = 0.6
 _PROBE_S: Final = (1.0, 4.0)
 _PROBE_REQUESTS: Final = 200
 _FACTOR: Final = 1.25
+_CHANCES: Final = 2
+_LESS: Final = 0.97
+"""At most this share of a rate that it did not keep is what a candidate does."""
+_ROUND_S: Final = 1.0
 _LOAD_S: Final = 300.0
 _HARMLESS: Final = 0.02
 """Failures of the curve that another process may cause."""
@@ -26,13 +30,23 @@ _HARMLESS: Final = 0.02
 
 @dataclass
 class Measured:
-    """What a candidate does: the highest rate that keeps the objective, and all loads that were tried."""
+    """What a candidate does: the highest rate that keeps the objective, and all loads that did.
+
+    Attributes:
+        below: the rate that it did not keep, and had to; then `rate` is what it answered of that.
+    """
 
     rate: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     mean_batch: float = 0.0
     points: list[tuple[float, float]] = field(default_factory=list)
+    below: float = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in flight at that rate."""
+        return max(round(self.rate * self.p50_ms / 1e3), 1)
 
 
 class Trials:
@@ -114,8 +128,12 @@ class Trials:
         with Bench(replace(self._options, batch=rows), self.progress) as bench:
             return bench.measure(Level("concurrency", concurrency), 1, _CURVE_S)
 
-    def rate(self, bench: Bench, candidate: Candidate, expected: float) -> Measured:
-        """Load a candidate and search the highest rate at which it keeps the objective."""
+    def rate(self, bench: Bench, candidate: Candidate, expected: float, floor: float = 0.0) -> Measured:
+        """Load a candidate and search the highest rate at which it keeps the objective.
+
+        Args:
+            floor: if it does not keep it at this rate, nothing more is measured; 0 for none.
+        """
         self.apply(candidate)
         measured = Measured()
 
@@ -123,15 +141,32 @@ class Trials:
             seconds = min(max(_PROBE_S[0], _PROBE_REQUESTS / rate), _PROBE_S[1])
             result = bench.measure(Level("rate", rate), 1, seconds)
             if slo.broken(self._rules, result):
+                measured.rate = min(max(measured.rate, result.rate), _LESS * rate)
                 return False
             measured.points.append((result.rate, result.latency["p99"]))
             measured.p50_ms, measured.p99_ms = result.latency["p50"], result.latency["p99"]
             measured.mean_batch = result.server.mean_batch if result.server else 0.0
             return True
 
-        found = slo.search(keeps, max(expected, 1.0), factor=_FACTOR, confirmations=1)
+        if floor and not any(keeps(floor) for _ in range(_CHANCES)):
+            measured.below = floor
+            return measured
+        found = slo.search(keeps, max(expected, floor, 1.0), factor=_FACTOR, confirmations=1)
         measured.rate = found.rate
         return measured
+
+    def rounds(
+        self, bench: Bench, candidates: Sequence[Candidate], in_flight: int, number: int
+    ) -> dict[Candidate, list[float]]:
+        """Measure candidates against each other, in turn, with so many requests in flight; return rates."""
+        found: dict[Candidate, list[float]] = {candidate: [] for candidate in candidates}
+        for _ in range(number):
+            for candidate in candidates:
+                self.apply(candidate)
+                result = bench.measure(Level("concurrency", in_flight), 1, _ROUND_S)
+                found[candidate].append(result.rate)
+            candidates = candidates[::-1]  # so that a drift of the machine is no candidate's
+        return found
 
 
 def _execution_s(result: Result) -> float:

@@ -3,6 +3,7 @@
 import json
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from app.tools.analyze import report
-from app.tools.analyze.choice import explore, next_candidate, pareto
+from app.tools.analyze.choice import explore, finalists, next_candidate, pareto, winner
 from app.tools.analyze.command import Search, resumed
 from app.tools.analyze.queue_model import Costs, best_rate, latencies
 from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
-from app.tools.analyze.trials import Measured
+from app.tools.analyze.trials import Measured, Trials
+from app.tools.perf import slo
+from app.tools.perf.generator.job import Level
 
 CONFIG: dict[str, Any] = {
     "name": "m",
@@ -108,15 +111,18 @@ def grid_and_truth() -> tuple[dict[Candidate, float], dict[Candidate, float]]:
 def test_few_measurements_find_nearly_the_best_of_a_grid() -> None:
     predicted, truth = grid_and_truth()
     measured: dict[Candidate, float] = {}
-    expectations = []
+    expectations, floors = [], []
 
-    def measure(candidate: Candidate, expected: float) -> float:
+    def measure(candidate: Candidate, expected: float, floor: float) -> float:
         expectations.append(expected / truth[candidate])
+        floors.append(floor)
         return truth[candidate]
 
     explore(predicted, measured, measure, 4)
     assert len(measured) <= 4 and max(measured.values()) >= 0.95 * max(truth.values())
     assert expectations[0] > 1.8 and expectations[-1] < 1.1  # it learns what the server takes for itself
+    bests = [max(list(measured.values())[:n], default=0.0) for n in range(len(measured))]
+    assert floors == [best / 0.97 for best in bests], "those after the first have to be better to cost more"
 
 
 def test_nothing_is_measured_that_cannot_be_the_best() -> None:
@@ -126,6 +132,61 @@ def test_nothing_is_measured_that_cannot_be_the_best() -> None:
     assert next_candidate(predicted, {three: 100.0}) is None
     assert next_candidate({**predicted, two: 99.0}, {three: 100.0}) == two
     assert next_candidate({one: 0.0}, {}) is None
+
+
+def test_those_that_did_about_as_much_meet_again_and_the_better_one_wins() -> None:
+    one, two, three, four = (Candidate(batch, 0, 1) for batch in (1, 2, 4, 8))
+    assert finalists({one: 80.0, two: 100.0, three: 95.0, four: 91.0}) == [two, three, four]
+    assert finalists({one: 50.0, two: 100.0, four: 60.0}) == [two]
+    assert winner({one: [100, 90, 110], two: [101, 112, 102]}, one) == one, "no clear difference"
+    assert winner({one: [100, 90, 110], two: [104, 60, 112]}, one) == two
+    assert winner({one: [100], two: [50]}, one) == one
+
+
+class FakeBench:
+    """Answers as a server with a capacity does, and keeps what it was asked."""
+
+    def __init__(self, capacity: float) -> None:
+        self.capacity, self.asked = capacity, list[float]()
+
+    def measure(self, level: Level, windows: int, seconds: float) -> Any:
+        self.asked.append(level.value)
+        rate = min(level.value, self.capacity)
+        figures = {"p50": 10.0, "p99": 20.0}
+        return SimpleNamespace(
+            rate=rate, offered=level.value, failed=0, requests=100, latency=figures, server=None
+        )
+
+
+class FakeTrials(Trials):
+    def __init__(self) -> None:
+        self._rules = slo.read_rules("p99<50ms")
+        self.loads: list[Candidate] = []
+
+    def apply(self, candidate: Candidate) -> None:
+        self.loads.append(candidate)
+
+
+def test_a_candidate_that_is_no_better_costs_two_probes() -> None:
+    bench: Any = FakeBench(900)
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 1000, floor=1030)
+    assert bench.asked == [1030, 1030]
+    assert (found.rate, found.below) == (900, 1030) and found.points == []
+    assert report.rows({}, {Candidate(2, 0, 1): found}, {})[0][2] == "< 1030"
+
+
+def test_a_candidate_that_is_better_is_measured_further() -> None:
+    bench: Any = FakeBench(1200)
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 900, floor=1030)
+    assert 1140 < found.rate <= 1200 / 0.95 and found.below == 0
+    assert min(bench.asked) == 1030 and found.in_flight == round(found.rate * 0.01)
+
+
+def test_rounds_go_there_and_back() -> None:
+    bench: Any = FakeBench(7)
+    trials, both = FakeTrials(), [Candidate(2, 0, 1), Candidate(4, 0, 1)]
+    assert trials.rounds(bench, both, 32, 3) == {both[0]: [7, 7, 7], both[1]: [7, 7, 7]}
+    assert trials.loads == [*both, *both[::-1], *both] and set(bench.asked) == {32}
 
 
 def test_pareto_front() -> None:
