@@ -54,6 +54,8 @@ def boosted(folder: Path, rows: Array, target: Array, categorical: Any = "auto",
 def forest(folder: Path, rows: Array, target: Array, estimator: Any) -> Trained:
     estimator.fit(rows, target)
     treelite.sklearn.import_model(estimator).serialize(str(folder / "1/checkpoint.tl"))
+    if isinstance(estimator, ensemble.IsolationForest):
+        return Trained(folder, rows, -estimator.score_samples(rows), None)
     has_classes = hasattr(estimator, "predict_proba")
     answers = estimator.predict_proba(rows) if has_classes else estimator.predict(rows)
     return Trained(folder, rows, answers, None)
@@ -86,9 +88,17 @@ MODELS: dict[str, Callable[[Path], Trained]] = {
         p, *data("diabetes"), ensemble.RandomForestRegressor(10, random_state=0)
     ),
     "gb_multiclass": lambda p: forest(p, *data("wine"), ensemble.GradientBoostingClassifier(n_estimators=10)),
+    "hist_binary": lambda p: forest(
+        p, *data("breast_cancer"), ensemble.HistGradientBoostingClassifier(max_iter=10)
+    ),
+    "extra_multiclass": lambda p: forest(p, *data("wine"), ensemble.ExtraTreesClassifier(10, random_state=0)),
+    "isolation": lambda p: forest(
+        p, *data("wine"), ensemble.IsolationForest(n_estimators=10, random_state=0)
+    ),
 }
-TREELITE_ANSWERS = ("categories",)
-HAS_CLASSES = ("binary", "missing", "multiclass", "rf_digits", "rf_binary", "gb_multiclass")
+TREELITE_ANSWERS = ("categories", "isolation")
+BOOSTED_CLASSES = ("binary", "missing", "multiclass", "gb_multiclass", "hist_binary")
+HAS_CLASSES = (*BOOSTED_CLASSES, "rf_digits", "rf_binary", "extra_multiclass")
 
 
 @pytest.fixture(scope="module")
