@@ -16,7 +16,7 @@ import pytest
 
 from app.core.tensors import Tensor
 from backends import find_backend
-from backends.base import Model
+from backends.base import Instance, Model
 from backends.cpp.build import built_library, compiler
 from backends.strategy import find_strategy
 from tests.unit.backend_harness import Call, Served, config, infer
@@ -51,6 +51,7 @@ BACKENDS = {
     ),
     "query": f"{TESTS}/query_backend/src/query.cc",
     "iterative_sequence": f"{TESTS}/iterative_sequence/src/iterative_sequence.cc",
+    "distributed_addsub": f"{TESTS}/distributed_addsub/src/distributed_addsub.cc",
 }
 STRATEGY = "backend/examples/batching_strategies/volume_batching/src/volume_batching.cc"
 CUDA = """
@@ -80,7 +81,8 @@ def backend_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _command(directory: Path) -> list[str]:
     parts = ("backend", "core", "common", "rapidjson")
     flags = ("-std=c++17", "-O0", "-fPIC", "-DTRITON_ENABLE_METRICS", "-DTRITON_ENABLE_TRACING")
-    return [*compiler(), *flags, *(f"-I{SOURCES / part / 'include'}" for part in parts)]
+    without_cuda = "-DTRITON_ENABLE_MALI_GPU"  # lets the helpers make instances of KIND_GPU
+    return [*compiler(), *flags, without_cuda, *(f"-I{SOURCES / part / 'include'}" for part in parts)]
 
 
 def _compile(directory: Path, source: str) -> str:
@@ -188,6 +190,20 @@ def test_examples(load: Any, backend: str) -> None:
     calls = served(*(infer({"IN0": int32(1, 2, 3, i)}) for i in range(3)))
 
     assert [call.arrays["OUT0"].tolist() for call in calls] == [[[1, 2, 3, i]] for i in range(3)]
+
+
+def test_distributed_addsub(load: Any) -> None:
+    """A passive instance, which gets no requests, subtracts for the one that gets them."""
+    names = {"INPUT0": "-1", "INPUT1": "-1"}, {"OUTPUT0": "-1", "OUTPUT1": "-1"}
+    served = load("distributed_addsub", tensors("TYPE_INT32", *names))
+    passive = Instance(served.model, "m_1_0_gpu0", "GPU", 0, 1, passive=True)
+    served.backend.instance_initialize(passive)
+
+    (call,) = served(infer({"INPUT0": int32(5, 7)[0], "INPUT1": int32(1, 10)[0]}))
+
+    found = {name: array.tolist() for name, array in call.arrays.items()}
+    assert found == {"OUTPUT0": [6, 17], "OUTPUT1": [4, -3]}
+    served.backend.instance_finalize(passive)
 
 
 def test_query(load: Any) -> None:
