@@ -208,10 +208,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _release_later(self) -> None:
         """Delay the release of lent tensors: a RELEASE of its own would wake each process they passed."""
+        self._release_scheduled = False  # first: what another thread drops from now on it schedules itself
         if not self.closed and self._dropped:
+            self._release_scheduled = True
             self._loop.call_later(_LENT_RELEASE_S, self._release)
-        else:
-            self._release_scheduled = False
 
     def _release(self) -> None:
         self._release_scheduled = False

@@ -114,12 +114,8 @@ class Link(MessageSocket):
             Exception: for a malformed message, or raised by `handle`.
         """
         try:
-            while (received := self.receive()) is not None:
-                message, payload = received
-                if message["do"] == "reply":
-                    self._on_reply(message, payload)
-                elif message["do"] != RELEASED:
-                    self._handle(message, payload)
+            while self._serve_next():
+                pass
         except (OSError, LinkClosed):
             pass
         finally:
@@ -127,6 +123,18 @@ class Link(MessageSocket):
             for future in list(self._pending.values()):
                 if not future.done():
                     future.set_exception(LinkClosed("the process has ended"))
+
+    def _serve_next(self) -> bool:
+        """Handle one message; return False at the end. No message's tensors live until the next one."""
+        received = self.receive()
+        if received is None:
+            return False
+        message, payload = received
+        if message["do"] == "reply":
+            self._on_reply(message, payload)
+        elif message["do"] != RELEASED:
+            self._handle(message, payload)
+        return True
 
     def _on_reply(self, message: Message, payload: Payload) -> None:
         future = self._pending.get(message["id"])

@@ -84,16 +84,24 @@ class ProcessCalls:
             self._cancels[number] = cancel
 
     def _send(self) -> None:
-        while (item := self._responses.get()) is not None:
-            number, response = item
-            if response.final:
-                self._cancels.pop(number, None)
-            buffers: list[Buffer] = []
-            fields = response_fields(response, buffers)
-            try:
-                self._link.send({"do": "response", "call": number, "response": fields}, buffers)
-            except LinkClosed:
-                return
+        while self._send_next():
+            pass
+
+    def _send_next(self) -> bool:
+        """Send one response; return whether others may follow. No response lives until the next one."""
+        item = self._responses.get()
+        if item is None:
+            return False
+        number, response = item
+        if response.final:
+            self._cancels.pop(number, None)
+        buffers: list[Buffer] = []
+        fields = response_fields(response, buffers)
+        try:
+            self._link.send({"do": "response", "call": number, "response": fields}, buffers)
+        except LinkClosed:
+            return False
+        return True
 
     def _manage(self, message: Message, payload: Payload) -> None:
         try:

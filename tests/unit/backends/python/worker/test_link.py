@@ -20,6 +20,7 @@ from backends.python.worker.framing import (
     failure_fields,
 )
 from backends.python.worker.link import CallLink, Link
+from tests.waiting import block_until
 
 HEAD = framing._HEAD
 
@@ -116,6 +117,14 @@ def test_errors_and_ends(ends: Ends) -> None:
         ends.here.request({"do": "nothing"}, timeout=30)
     with pytest.raises(LinkClosed):
         ends.here.request({"do": "echo"}, timeout=30)
+
+
+def test_tensors_of_a_message_do_not_live_until_the_next_one(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(framing, "_TELL_S", 0.001)
+    ends.here.send({"do": "nothing"}, [LARGE])
+    block_until(lambda: not ends.here._sent.live, "the other end keeps them", 5)
 
 
 def test_a_destructor_that_sends_while_its_thread_does(ends: Ends) -> None:

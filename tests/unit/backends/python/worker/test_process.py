@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,22 @@ def test_calls_of_other_models(served: Served, monkeypatch: pytest.MonkeyPatch) 
     assert told(ask(served, "calls_nobody")) == ["nobody is not ready", 4]
     assert told(ask(served, "manages")) == ["failed to unload 'bad'", True, False]
     assert rest.asked[-1] == ("new", "{}", {"file:1/x": b"ab"})
+
+
+def test_an_answer_does_not_live_until_the_next_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tensors may be memory that another replica lends."""
+    answers: list[weakref.ref[Any]] = []
+
+    class Watched(Answering):
+        def submit(self, infer: InferRequest, sink: Callable[[InferResponse], None], *rest: Any) -> Any:
+            values = np.zeros(3)
+            answers.append(weakref.ref(values))
+            sink(InferResponse(outputs=(Tensor.from_array("y", values),)))
+            return lambda: None
+
+    monkeypatch.setattr(server_api._Installed, "api", Watched())
+    assert told(ask(served, "calls")) == [0, 0, 0]
+    block_until(lambda: answers[0]() is None, "the answer is still there", 5)
 
 
 def test_custom_metrics(served: Served) -> None:
