@@ -52,15 +52,21 @@ class Row(NamedTuple):
     make: Callable[[Path], tuple[Call, Call]]
 
 
-def served(config: str, folder: Path, inputs: Mapping[str, np.ndarray[Any, Any]], kind: str = "CPU") -> Call:
+def served(
+    config: str,
+    folder: Path,
+    inputs: Mapping[str, np.ndarray[Any, Any]],
+    kind: str = "CPU",
+    settings: Mapping[str, str] | None = None,
+) -> Call:
     """Load a model of a folder for a CPU or GPU; return a call that executes one request of these inputs."""
     declared = text_format.Parse(config, mc.ModelConfig())
     made = find_backend(declared.backend, None, declared.runtime)
-    model = Model(declared, 1, folder)
+    model = Model(declared, 1, folder, settings)
     model.common_file = python_based_file(declared.backend, None, declared.runtime)
     model.interpreter = prepare(model, 0).python
     backend, instance = made(), Instance(model, f"{declared.name}_0_0", kind)
-    backend.initialize({})
+    backend.initialize(model.backend_config)
     backend.model_initialize(model)
     backend.instance_initialize(instance)
     tensors = tuple(Tensor.from_array(name, array) for name, array in inputs.items())

@@ -4,6 +4,7 @@ python bare_dali.py FOLDER, where FOLDER has JPEG files, which are one batch.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,26 @@ def pictures() -> Any:
     )
 
 
-def main(folder: Path) -> None:
-    """Answer each line by an empty one, when the batch has run."""
+def prepared(folder: Path) -> Callable[[], Any]:
+    """Write the pipeline; return a call that runs it on the folder's pictures, and returns their pixels."""
     (folder / "1").mkdir()
     pictures().serialize(filename=str(folder / "1" / "model.dali"))
     encoded = [np.fromfile(path, np.uint8) for path in sorted(folder.glob("*.jpg"))]
     pipeline = pictures(exec_async=False, exec_pipelined=False, prefetch_queue_depth=1)
-    pipeline.run(ENCODED=encoded)
+
+    def call() -> Any:
+        return pipeline.run(ENCODED=encoded)[0].as_array()
+
+    call()
+    return call
+
+
+def main(folder: Path) -> None:
+    """Answer each line by an empty one, when the batch has run."""
+    call = prepared(folder)
     print(flush=True)
     for _ in sys.stdin:
-        pipeline.run(ENCODED=encoded)[0].as_array()
+        call()
         print(flush=True)
 
 
