@@ -2,12 +2,14 @@
 
 A migrated model (`nereid migrate torchserve`) has three inputs of strings with one element for each part of
 a request: its name, its content type and its bytes. A body that is no form is one part of the name "body".
+Parts, types and errors were compared with those of TorchServe 0.12.0.
 """
 
 import email.policy
 import json
 from email.parser import BytesParser
 from typing import Final
+from urllib.parse import parse_qsl
 
 from tritonclient.grpc import model_config_pb2 as mc
 
@@ -23,6 +25,7 @@ ANSWER_TYPE: Final = "content_type"
 _BODY: Final = "body"
 _MAX_PARTS: Final = 1024
 _FORM: Final = "multipart/form-data"
+_FIELDS: Final = "application/x-www-form-urlencoded"
 
 Part = tuple[str, str, bytes]
 """Name, content type, bytes."""
@@ -38,7 +41,11 @@ def decode_prediction(
     """
     if {tensor.name for tensor in config.input} != {NAMES, TYPES, PARTS}:
         raise invalid_arg(f"'{model}' is no model of TorchServe: call /v2/models/{model}/infer")
-    parts = _form(bytes(body), content_type) if content_type.startswith(_FORM) else []
+    parts: list[Part] = []
+    if content_type.startswith(_FORM):
+        parts = _form(bytes(body), content_type)
+    elif content_type.startswith(_FIELDS):
+        parts = _fields(bytes(body))
     parts = parts or [(_BODY, content_type, bytes(body))]
     batch = (1,) if config.max_batch_size > 0 else ()
     columns = zip((NAMES, TYPES, PARTS), zip(*parts, strict=True), strict=True)
@@ -62,8 +69,19 @@ def _form(body: bytes, content_type: str) -> list[Part]:
         if not isinstance(name, str):
             raise invalid_arg("a part of the form has no name")
         content = part.get_payload(decode=True)
-        found.append((name, part.get_content_type(), content if isinstance(content, bytes) else b""))
+        # TorchServe takes types from files alone.
+        kind = part.get("content-type", "application/octet-stream") if part.get_filename() else ""
+        found.append((name, str(kind), content if isinstance(content, bytes) else b""))
     return found
+
+
+def _fields(body: bytes) -> list[Part]:
+    """Return the fields of a form in one line; none for another body, which curl calls so by default."""
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=b"=" in body, max_num_fields=_MAX_PARTS)
+    except ValueError:
+        return []
+    return [(name, "", value.encode()) for name, value in pairs]
 
 
 def encode_prediction(response: InferResponse) -> tuple[bytes, bytes]:
@@ -82,7 +100,20 @@ def encode_prediction(response: InferResponse) -> tuple[bytes, bytes]:
 def encode_failure(status: int, message: str) -> bytes:
     """Return the body of an error, as TorchServe has it."""
     kinds = {404: "ModelNotFoundException", 503: "ServiceUnavailableException", 400: "BadRequestException"}
-    return json.dumps({"code": status, "type": kinds[status], "message": message}, indent=2).encode() + b"\n"
+    return _error(status, kinds[status], message)
+
+
+PREDICTION_FAILED: Final = 503
+"""The status of a handler's failure."""
+
+
+def encode_prediction_failed() -> bytes:
+    """Return the body of the answer for a handler that failed: TorchServe does not say why."""
+    return _error(PREDICTION_FAILED, "InternalServerException", "Prediction failed")
+
+
+def _error(status: int, kind: str, message: str) -> bytes:
+    return json.dumps({"code": status, "type": kind, "message": message}, indent=2).encode() + b"\n"
 
 
 def model_not_found(model: str, version: str) -> InferError:

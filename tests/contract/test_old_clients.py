@@ -69,10 +69,10 @@ def test_a_handler_of_torchserve_answers(port: int) -> None:
     for path in ("/predictions/doubler", "/predictions/doubler/2.0"):
         answer = ask(port, "POST", path, b"[1, 2.5]", body)
         assert (answer.status, answer.content_type, answer.document) == (200, "application/json", [2, 5.0])
-    assert ask(port, "POST", "/predictions/doubler", b"\xff").body == repr(b"\xff").encode()
+    assert ask(port, "POST", "/predictions/doubler", b"\xff").body == repr(bytearray(b"\xff")).encode()
     form = b'--x\r\nContent-Disposition: form-data; name="data"\r\n\r\nabc\r\n--x--\r\n'
     answer = ask(
         port, "POST", "/predictions/doubler", form, {"Content-Type": "multipart/form-data; boundary=x"}
     )
-    assert answer.body == b"'abc'"
+    assert answer.body == repr(bytearray(b"abc")).encode()
     assert ask(port, "GET", "/ping").document == {"status": "Healthy"}

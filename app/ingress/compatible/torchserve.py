@@ -12,7 +12,14 @@ from app.ingress.http1.exchange import Exchange, Route
 from app.ingress.rest.context import RouteContext
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
-from app.protocol.torchserve import decode_prediction, encode_failure, encode_prediction, model_not_found
+from app.protocol.torchserve import (
+    PREDICTION_FAILED,
+    decode_prediction,
+    encode_failure,
+    encode_prediction,
+    encode_prediction_failed,
+    model_not_found,
+)
 from app.routing.waiting_room import resolve_loaded
 
 _PREDICTIONS: Final = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?")
@@ -49,6 +56,9 @@ class _PredictionsRoute(TaskRoute):
         try:
             content_type, answer = await self._predict(exchange, body)
         except InferError as error:
+            if error.code is ErrorCode.INTERNAL:
+                exchange.respond(PREDICTION_FAILED, JSON_HEADERS, (encode_prediction_failed(),))
+                return
             if error.code not in _STATUSES:
                 raise
             status = _STATUSES[error.code]

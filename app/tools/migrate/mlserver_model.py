@@ -107,8 +107,10 @@ class TritonPythonModel:
     def answer(self, request: Any) -> Any:
         columns = [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.inputs]
         array = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-        wanted = request.requested_output_names() or list(self.outputs)
-        return pb_utils.InferenceResponse([self.output(name, array) for name in wanted])
+        wanted = request.requested_output_names() or self.outputs
+        return pb_utils.InferenceResponse(
+            [self.output(name, array) for name in self.outputs if name in wanted]
+        )
 
     def output(self, name: Any, array: Any) -> Any:
         found = self.loaded.predict(name, array)

@@ -144,7 +144,7 @@ class ImageClassifier:
 
         if isinstance(value, str):
             value = base64.b64decode(value)
-        if not isinstance(value, bytes):
+        if not isinstance(value, (bytes, bytearray)):
             return torch.FloatTensor(value)
         picture: Any = Image.open(io.BytesIO(value))
         width, height = picture.size
@@ -198,12 +198,15 @@ def make_handler(module: Any, function: Any) -> Any:
 
 def read_part(content_type: Any, content: Any) -> Any:
     """Return a part of a request as TorchServe gives it to handlers."""
+    kind = content_type.partition(";")[0].strip()
     try:
-        if content_type == "application/json":
+        if kind == "application/json":
             return json.loads(content)
-        return content.decode() if content_type.startswith("text") else content
+        if kind.startswith("text"):
+            return content.decode()
     except ValueError:
-        return content
+        pass
+    return bytearray(content)
 
 
 def write_answer(answer: Any) -> Any:

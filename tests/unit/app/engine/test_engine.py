@@ -192,6 +192,7 @@ def test_each_model_has_its_own_helper_modules_and_directory(tmp_path: Path, sta
     assert sys.path == path and "helper" not in sys.modules
     assert isinstance(server_api.current(), server_api.NoServerApi)
 
+
 def test_an_instance_may_import_while_another_model_is_imported(tmp_path: Path, start: Start) -> None:
     wait = "import pathlib, time\nwhile not pathlib.Path(%r).exists():\n    time.sleep(0.01)\nN = 7\n"
     begun = f"open({str(tmp_path / 'in')!r}, 'w').close()\n"

@@ -8,12 +8,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.datatypes import pack_bytes
+from app.core.errors import internal
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.clouds.http_calls import Answer, ask
 from tests.unit.app.ingress.running_fronts import Fronts
 
 Ask = Callable[..., Answer]
+FIELDS = "application/x-www-form-urlencoded"
 CONFIG = """
 name: "identity" backend: "python" max_batch_size: 4
 input [{ name: "names" data_type: TYPE_STRING dims: [ -1 ] }, { name: "content_types" data_type: TYPE_STRING dims: [ -1 ] },
@@ -57,14 +59,45 @@ def test_a_form_has_several_parts(torchserve: Ask) -> None:
     parts = [
         b'Content-Disposition: form-data; name="data"; filename="a.bin"\r\n'
         b"Content-Type: application/octet-stream\r\n\r\n\xff\r\n\x00",
-        b'Content-Disposition: form-data; name="text"\r\n\r\nb',
+        b'Content-Disposition: form-data; name="file"; filename="b"\r\n\r\nc',
+        b'Content-Disposition: form-data; name="text"\r\nContent-Type: text/plain\r\n\r\nb',
     ]
     body = b"".join(b"--xyz\r\n%b\r\n" % part for part in parts) + b"--xyz--\r\n"
     answer = torchserve(
         "POST", "/predictions/identity", body, {"Content-Type": "multipart/form-data; boundary=xyz"}
     )
-    expected = [["data", "application/octet-stream", "\xff\r\n\x00"], ["text", "text/plain", "b"]]
-    assert answer.document == expected
+    assert answer.document == [
+        ["data", "application/octet-stream", "\xff\r\n\x00"],
+        ["file", "application/octet-stream", "c"],
+        ["text", "", "b"],
+    ], "a type is that of a file"
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        (b"a=1&b=t+w%C3%A9o&c=", [["a", "", "1"], ["b", "", "t w\xc3\xa9o"], ["c", "", ""]]),
+        (b"no form", [["body", FIELDS, "no form"]]),
+        (b"\xff=\xd8", [["body", FIELDS, "\xff=\xd8"]]),
+        (b"", [["body", FIELDS, ""]]),
+    ],
+)
+def test_fields_of_a_form_are_parts(torchserve: Ask, body: bytes, parts: list[list[str]]) -> None:
+    answer = torchserve("POST", "/predictions/identity", body, {"Content-Type": FIELDS})
+    assert answer.document == parts
+
+
+def test_a_handler_that_fails_is_an_error_of_torchserve(fronts: Fronts) -> None:
+    service = Migrated()
+    service.answer = _failing  # type: ignore[method-assign]
+    with fronts(service=service, allow_torchserve=True) as running:
+        answer = ask(running.http_port, "POST", "/predictions/identity", b"x")
+    expected = {"code": 503, "type": "InternalServerException", "message": "Prediction failed"}
+    assert (answer.status, answer.document) == (503, expected)
+
+
+def _failing(request: InferRequest) -> InferResponse:
+    raise internal("Failed to process the request(s) for model 'identity', message: a secret")
 
 
 def test_a_form_without_parts_is_refused(torchserve: Ask) -> None:

@@ -107,7 +107,9 @@ def test_a_class_is_a_handler(engine: Engine) -> None:
         "application/json",
         b"[\n  2,\n  4\n]",
     )
-    assert ask(engine, "doubler", "data", "image/png", b"\xff")[1] == repr(b"\xff").encode()
+    with_charset = ask(engine, "doubler", "body", "application/json; charset=utf-8", b"[1, 2]")[1]
+    assert with_charset == b"[\n  2,\n  4\n]"
+    assert ask(engine, "doubler", "data", "image/png", b"\xff")[1] == repr(bytearray(b"\xff")).encode()
 
 
 def test_a_function_is_a_handler(engine: Engine) -> None:

@@ -90,18 +90,26 @@ def test_both_servers_get_the_same_request(tmp_path: Path) -> None:
         assert "answers with 404" in verify.compare("m", request, old, new).difference
 
 
-def test_v2_answers_are_compared_by_output() -> None:
-    metadata = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}], "outputs": [{"name": "y"}]}
+@pytest.mark.parametrize(("limit", "rows"), [(0, 16), (4, 4), (64, 16)])
+def test_v2_answers_are_compared_by_output(limit: int, rows: int) -> None:
+    described = {
+        "/v2/models/m": {
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, -1, 3]}],
+            "outputs": [{"name": "y"}],
+        },
+        "/v2/models/m/config": {"max_batch_size": limit},
+    }
     old = {
         "model_name": "m",
         "outputs": [{"name": "y", "shape": [2], "data": [1, 2], "parameters": {"a": "b"}}],
     }
     new = {"model_name": "m", "model_version": "1", "outputs": [{"name": "y", "shape": [2], "data": [1, 2]}]}
     path = "/v2/models/m/infer"
-    with server({path: old}) as (one, bodies), server({path: new, "/v2/models/m": metadata}) as (other, _):
+    with server({path: old}) as (one, bodies), server({path: new, **described}) as (other, _):
         assert verify.compare_v2("m", verify.v2_request("m", other), one, other).difference == ""
         sent = json.loads(bodies[0])
-        assert len(sent["inputs"][0]["data"]) == 2 and sent["outputs"] == [{"name": "y"}]
+        assert sent["inputs"][0]["shape"] == [rows, 2, 3] and sent["outputs"] == [{"name": "y"}]
+        assert len({number for row in sent["inputs"][0]["data"] for each in row for number in each}) > rows
 
 
 @pytest.mark.parametrize(
