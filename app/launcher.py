@@ -35,12 +35,14 @@ def run(settings: ServerSettings) -> int:
             configure_logging=False,
             include_dashboard=settings.cluster.allow_dashboard,
             fork_workers=settings.cluster.fork_workers,
-            meanwhile=("app.ray_adapter.local.lean_serve", "app.main"),
+            meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "app.main"),
         )
     from ray import serve
 
     from app.main import APPLICATION, compose, is_ours
+    from app.ray_adapter.applications import ask_often
 
+    ask_often()
     supervisor = Supervisor(owned, APPLICATION, settings.server.exit_timeout_s)
     stop = _stop_on_signal(supervisor)  # after ray.init, which installs handlers of its own
     try:

@@ -14,7 +14,7 @@ from app.settings.settings import ServerSettings
 from deployments import spec
 from deployments.builder import HEALTH_CHECKS, QUIET, ROUTER_CONFIG
 from deployments.manager.serve.applications import is_model_application
-from nereid.deployments import Ingress, RepositoryManager
+from nereid.deployments import stand_in
 
 APPLICATION = "nereid"
 MANAGER = spec.MANAGER
@@ -40,7 +40,7 @@ def compose(settings: ServerSettings) -> Application:
     """
     key = secrets.token_bytes(32)
     manager = _deployment(
-        RepositoryManager,
+        stand_in("RepositoryManager"),
         name=MANAGER,
         num_replicas=1,
         max_ongoing_requests=4096,
@@ -48,7 +48,7 @@ def compose(settings: ServerSettings) -> Application:
         graceful_shutdown_timeout_s=5,
     )
     ingress = _deployment(
-        Ingress,
+        stand_in("Ingress"),
         name=INGRESS,
         request_router_config=ROUTER_CONFIG,
         num_replicas=settings.ingress.replicas,  # of one node; `deployments/manager/serve/nodes.py` scales it

@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
                 configure_logging=console is None,
                 include_dashboard=any(settings.cluster.allow_dashboard for settings in servers),
                 fork_workers=all(settings.cluster.fork_workers for settings in servers),
-                meanwhile=("app.ray_adapter.local.lean_serve", "app.main"),
+                meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "app.main"),
             )
     except (ClusterError, SettingsError) as error:
         sys.exit(str(error))

@@ -3,11 +3,13 @@
 Importing this package imports no framework; a backend's module is imported when a model first asks for it.
 """
 
+import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, distributions
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -148,7 +150,7 @@ def is_custom(
     """Return whether a model, a backend directory or a package has a backend that goes before ours."""
     own = backend_directory is not None and _has_backend(backend_directory / name)
     library = library_file(name, backend_directory, runtime, model_folders)
-    return own or library is not None or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    return own or library is not None or any(entry_points(name))
 
 
 def library_file(
@@ -265,12 +267,33 @@ def _load_file(name: str, path: Path) -> ModuleType:
 
 
 def _from_entry_point(name: str) -> "type[Backend] | None":
-    for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+    for entry_point in entry_points(name):
         try:
             return _checked(name, entry_point.load(), entry_point.value)
         except ImportError as error:
             raise internal(f"unable to load backend library for backend '{name}': {error}") from error
     return None
+
+
+def entry_points(name: str) -> Iterator[EntryPoint]:
+    """Find the entry points of installed packages for a backend; "" names none.
+
+    Reading those of 200 packages takes 25 ms: it is done again when their directory has changed.
+    """
+    for folder in sys.path:
+        try:
+            changed = os.stat(folder or os.curdir).st_mtime_ns
+        except OSError:
+            continue
+        yield from (each for each in _entry_points_in(folder, changed) if each.name == name)
+
+
+@lru_cache(64)
+def _entry_points_in(folder: str, changed: int) -> tuple[EntryPoint, ...]:
+    packages = distributions(path=[folder])
+    return tuple(
+        each for package in packages for each in package.entry_points if each.group == ENTRY_POINT_GROUP
+    )
 
 
 def _from_built_in(name: str) -> "type[Backend] | None":

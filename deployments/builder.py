@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.ray_adapter.applications import versioned
 from deployments.parameters import ReplicaParameters, replica_parameters
 from deployments.spec import ModelSpec
-from nereid.deployments import ModelVersion
+from nereid.deployments import stand_in
 
 ROUTER = "app.ray_adapter.serve_router:DirectRouter"
 
@@ -66,6 +66,6 @@ def build(spec: ModelSpec) -> Application:
     All specs of an application have one version to Serve: they differ in their instances only, whose change
     restarts no replica.
     """
-    deployment: Any = serve.deployment(ModelVersion)  # untyped in Ray
+    deployment: Any = serve.deployment(stand_in("ModelVersion"))  # untyped in Ray
     application: Application = versioned(deployment, "1", options(spec)).bind(msgspec.msgpack.encode(spec))
     return application

@@ -9,3 +9,4 @@ def prepare() -> None:
     """Prepare the controller's process: the value of RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH."""
     load_internals()
     import_module("app.ray_adapter.replica_classes").share_replica_classes()
+    import_module("app.ray_adapter.controller_pace").pace_controller()

@@ -4,6 +4,8 @@ Serve pickles a class as its name in a module, and a new replica first imports t
 that the server's packages are loaded before anything in them is needed.
 """
 
+import sys
+from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -16,6 +18,18 @@ CLASSES: Final = {
     "ModelVersion": "deployments.replica.deployment",
     "RepositoryManager": "deployments.manager.manager",
 }
+
+
+@cache
+def stand_in(name: str) -> Any:
+    """Return a class that stands for that of a deployment in this process, which imports nothing of it.
+
+    A process that deploys needs no more than the name, as which either is pickled.
+    """
+    made = type(name, (), {"__module__": __name__})
+    # Else pickle would write the class, not its name. A process that was prepared imports this module anew.
+    setattr(sys.modules[__name__], name, made)
+    return made
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import ray
 from ray import serve
 from ray._private import state as ray_state
+from ray.serve._private import client as serve_client
 from ray.serve._private.common import DeploymentID, ReplicaID
 from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
@@ -26,8 +27,15 @@ _DELETE_S = 120.0
 """Longer than a replica may drain (`graceful_shutdown_timeout_s` in deployments/builder.py)."""
 _LOOK_S = 0.1
 """Time before Serve is asked about a deletion; `serve.delete` of Ray 2.60 asks once a second."""
+_ASK_S = 0.2
 _LATER = 1.25
 """Factor by which that time grows, up to a second: most deletions take half of one, a drain takes longer."""
+
+
+def ask_often() -> None:
+    """Have Serve's client ask every 0.2 s whether what it waits for is so; Ray 2.60 asks once a second."""
+    client: Any = serve_client
+    client.CLIENT_POLLING_INTERVAL_S = _ASK_S
 
 
 def run_application(name: str, build: Callable[[], Application | None], scaled: bool = False) -> None:
@@ -42,7 +50,10 @@ def run_application(name: str, build: Callable[[], Application | None], scaled: 
         application = build()
         if application is not None:
             target = serve.RunTarget(application, name, route_prefix=None, external_scaler_enabled=scaled)
-            serve.run_many([target], wait_for_applications_running=False)
+            # Nor is its deployment waited for, which the controller makes at its next look: others wait here.
+            serve.run_many(
+                [target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False
+            )
 
 
 def application_statuses() -> Mapping[str, ApplicationStatusOverview]:

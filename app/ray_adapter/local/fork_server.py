@@ -28,8 +28,21 @@ _MODULES: Final = (
     "ray.serve._private.controller",
     "ray.serve._private.replica",
     "numpy",
+    # What a replica imports when it is made.
+    "anyio._backends._asyncio",
+    "pydantic.v1",
+    "ray._common.pydantic_compat",
+    "ray._private.authentication.grpc_authentication_server_interceptor",
 )
 _DEPLOYMENTS: Final = "nereid.deployments"
+_CHOSEN: Final = (
+    # What they import by what they serve; not the frameworks, most of which start threads.
+    "app.ingress.grpc.front",
+    "app.ingress.metrics.front",
+    "app.ingress.rest.front",
+    "backends.python.backend",
+    "deployments.bls.service",
+)
 
 
 class Worker(NamedTuple):
@@ -78,6 +91,9 @@ def _prepare() -> None:
     deployments = import_module(_DEPLOYMENTS)
     for name in deployments.CLASSES:
         getattr(deployments, name)
+    for name in _CHOSEN:
+        import_module(name)
+    any(import_module("backends").entry_points(""))  # of installed packages, which are read now
     # A worker may be one of a user's, with packages of the same names.
     internals.set_aside(_DEPLOYMENTS)
     import_module("ray._raylet").setproctitle("nereid: fork server")

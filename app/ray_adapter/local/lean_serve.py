@@ -1,14 +1,17 @@
-"""Imports Ray Serve without pandas.
+"""Imports Ray Serve without pandas and pyarrow, and spares it what it does again and again.
 
 Where pandas is installed, Serve 2.60 imports it, and so pyarrow, to encode data frames that deployments
-return over HTTP: half a second of a processor in each process, and a thread.
+return over HTTP: half a second of a processor in each process, and a thread. Ray imports pyarrow to pickle
+slices of its tables without the rest.
 """
 
+import hashlib
 import sys
 from importlib import import_module
 from typing import Any, Final
 
 _PANDAS: Final = "pandas"
+_ARROW: Final = "pyarrow"
 
 
 class _LikeDataFrame(type):
@@ -38,4 +41,52 @@ def import_serve() -> None:
     import_module("ray.serve._private.utils").serve_encoders[DataFrame] = _records
 
 
+def pickle_routers_once() -> None:
+    """Have Serve pickle the class of a request router once.
+
+    Ray 2.60 does so for each configuration it makes: several at each deployment, and one for each application
+    whenever the status of all is asked for; 15 ms of a processor each.
+    """
+    config: Any = import_module("ray.serve.config").RequestRouterConfig
+    pickle = config._serialize_request_router_cls
+    pickled: dict[object, bytes] = {}
+
+    def pickle_once(self: Any) -> None:
+        if self.request_router_class in pickled:
+            self.set_serialized_request_router_cls(pickled[self.request_router_class])
+        else:
+            pickle(self)  # which turns a class, or none, into the name of one
+            pickled[self.request_router_class] = self.get_serialized_request_router_cls()
+
+    config._serialize_request_router_cls = pickle_once
+
+
+def export_without_disassembling() -> None:
+    """Have Ray not disassemble the classes of actors, 50 ms of a processor for each replica.
+
+    It would only warn of equal classes that are exported again and again.
+    """
+    manager: Any = import_module("ray._private.function_manager").FunctionActorManager
+
+    def identify(self: Any, exported: Any) -> bytes:
+        return hashlib.sha256(f"{exported.__module__}.{exported.__name__}".encode()).digest()
+
+    manager.compute_collision_identifier = identify
+
+
+def leave_arrow_out() -> None:
+    """Have Ray register how it pickles tables of pyarrow only in a process that has imported it before."""
+    arrow: Any = import_module("ray._private.arrow_serialization")
+    register = arrow._register_custom_datasets_serializers
+
+    def register_loaded(context: Any) -> None:
+        if _ARROW in sys.modules:
+            register(context)
+
+    arrow._register_custom_datasets_serializers = register_loaded
+
+
 import_serve()
+pickle_routers_once()
+export_without_disassembling()
+leave_arrow_out()

@@ -16,6 +16,7 @@ try:
 except ModuleNotFoundError as error:
     raise RuntimeError("the environment has no apache-tvm") from error
 
+
 class TritonPythonModel(ArrayModel):
     """One instance of a compiled model."""
 

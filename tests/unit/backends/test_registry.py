@@ -3,6 +3,8 @@
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterable
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +75,28 @@ def test_installed_package_offers_a_backend(tmp_path: Path, monkeypatch: pytest.
         InferError, match="unable to load backend library for backend 'gone': No module named"
     ):
         backends.find_backend("gone")
+
+
+def test_installed_packages_are_read_once_and_again_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    distributions = backends.distributions
+
+    def counted(path: list[str]) -> Iterable[Distribution]:
+        read.extend(path)
+        return distributions(path=path)
+
+    monkeypatch.setattr(backends, "distributions", counted)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "absent")])
+    for _ in range(2):
+        assert not backends.is_custom("offered")
+    assert read == [str(tmp_path)]
+    information = tmp_path / "offered-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: offered\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[nereid.backends]\noffered = m:B\n")
+    assert backends.is_custom("offered") and not backends.is_custom("other")
 
 
 PYTHON_BASED = """

@@ -87,6 +87,51 @@ def test_deployments_are_pickled_by_a_public_name(name: str) -> None:
     assert b"nereid.deployments" in pickled and len(pickled) < 100
 
 
+def test_process_that_deploys_does_not_import_what_it_deploys(tmp_path: Path) -> None:
+    code = """
+from ray import cloudpickle
+import app.main, app.settings.load
+from nereid.deployments import CLASSES
+
+made = app.main.build({"model_repository": "/"})._bound_deployment
+assert made.func_or_class.__name__ == "Ingress"
+print(len(cloudpickle.dumps(made.func_or_class)) < 100)
+print([name for name in CLASSES.values() if name in sys.modules])
+"""
+    done = run(code, tmp_path)
+    assert done.stdout == "True\n[]\n", done.stderr
+
+
+def test_what_stands_for_a_deployment_is_pickled_as_that() -> None:
+    from ray import cloudpickle
+
+    from nereid import deployments
+
+    real = deployments.__getattr__("ModelVersion")
+    stands_in = deployments.stand_in("ModelVersion")
+    try:
+        pickled = cloudpickle.dumps(stands_in)  # type: ignore[no-untyped-call]
+    finally:
+        del deployments.ModelVersion  # of this process, which is one of both
+        deployments.stand_in.cache_clear()
+    assert cloudpickle.loads(pickled) is real
+
+
+def test_prepared_process_deploys_by_name(tmp_path: Path) -> None:
+    """As the manager does, whose modules were imported before it was a process of its own."""
+    code = """
+from nereid.deployments import stand_in
+from nereid.internals import set_aside
+from ray import cloudpickle
+
+set_aside("nereid.deployments")
+import nereid.deployments
+print(len(cloudpickle.dumps(stand_in("ModelVersion"))) < 100)
+"""
+    done = run(code, tmp_path)
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_model_authors_import_the_utils_without_a_server(hostile: Path) -> None:
     code = """
 import numpy as np

@@ -1,13 +1,14 @@
-"""The end of a Serve application."""
+"""The end of a Serve application, and how often its client asks."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray import serve
+from ray.serve._private import client
 
 from app.ray_adapter import applications
-from app.ray_adapter.applications import delete_application
+from app.ray_adapter.applications import ask_often, delete_application
 
 
 class FakeServe:
@@ -56,3 +57,9 @@ def test_deletion_that_does_not_end_is_a_timeout(monkeypatch: pytest.MonkeyPatch
     FakeServe(monkeypatch, 1000)
     with pytest.raises(TimeoutError, match="application 'm:1' is not deleted after 120 s"):
         delete_application("m:1")
+
+
+def test_waits_of_serves_client_ask_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CLIENT_POLLING_INTERVAL_S", 1.0)
+    ask_often()
+    assert vars(client)["CLIENT_POLLING_INTERVAL_S"] == 0.2

@@ -24,6 +24,8 @@ HELPERS = "local.helpers.without_helpers"
 HEALTH = "cluster_health.node_parts"
 STAND_IN = "local.stand_in"
 FORK = "local.fork_client and local.fork_server"
+LEAN = "local.lean_serve"
+PACE = "controller_pace.pace_controller"
 LOCK = "the lock of applications.run_application"
 
 SIGNATURES = [
@@ -35,7 +37,11 @@ SIGNATURES = [
     ("ray.serve.handle:DeploymentHandle._init", ("self",), "handles.connect"),
     ("ray.serve.handle:DeploymentHandle.shutdown", ("self",), "every caller of handles.new_handle"),
     ("ray.serve.deployment:Deployment.options", ("version", "_internal"), "applications.versioned"),
-    ("ray.serve:run_many", ("targets", "wait_for_applications_running"), RUN),
+    (
+        "ray.serve:run_many",
+        ("targets", "wait_for_ingress_deployment_creation", "wait_for_applications_running"),
+        RUN,
+    ),
     ("ray.serve:delete", ("name", "_blocking"), "applications.delete_application"),
     ("ray.serve:RunTarget.__init__", ("target", "name", "route_prefix", "external_scaler_enabled"), RUN),
     ("ray.serve.context:_get_global_client", (), "applications.scale_deployment"),
@@ -53,6 +59,16 @@ SIGNATURES = [
         "ray.serve.config:RequestRouterConfig._serialize_request_router_cls",
         ("self",),
         LOCK,
+    ),
+    (
+        "ray._private.function_manager:FunctionActorManager.compute_collision_identifier",
+        ("self", "function_or_class"),
+        LEAN,
+    ),
+    (
+        "ray._private.arrow_serialization:_register_custom_datasets_serializers",
+        ("serialization_context",),
+        LEAN,
     ),
     ("ray.job_config:JobConfig.__init__", ("self", "_client_job"), JOIN),
     ("ray.util:get_node_ip_address", (), "node.listen_host"),
@@ -149,6 +165,11 @@ TEXTS = [
     ("_private/services.py", "process = ConsolePopen(", "local.cluster.start_cluster"),
     ("serve/_private/constants.py", '"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"', JOIN),
     ("serve/_private/controller.py", "call_function_from_import_path(RAY_SERVE_CONTROLLER", JOIN),
+    ("serve/_private/controller.py", "await asyncio.sleep(CONTROL_LOOP_INTERVAL_S)", PACE),
+    ("serve/_private/controller.py", "await self.run_control_loop_step(", PACE),
+    ("serve/_private/deployment_state.py", "self._in_transition = True", PACE),
+    ("serve/_private/deployment_state.py", "self._deployment_states: Dict", PACE),
+    ("serve/_private/client.py", "time.sleep(CLIENT_POLLING_INTERVAL_S)", "applications.ask_often"),
     ("_raylet.so", "enable_metrics_collection", JOIN),
     ("_raylet.so", "RAY_AUTH_TOKEN_PATH", "token.require_token"),
 ]

@@ -23,7 +23,20 @@ import json, multiprocessing, os, random, resource, signal, sys
 names = ("ray.serve._private.replica", "nereid.deployments", "app", "numpy")
 prepared = [name in sys.modules for name in names]
 import numpy, ray
+
+
+class Context:
+    def __getattr__(self, name):
+        return lambda *arguments, **options: None
+
+
+known = set(sys.modules)
+from anyio._core._eventloop import get_async_backend
+from ray.util import serialization_addons
+get_async_backend("asyncio")
+serialization_addons.apply(Context())
 found = {
+    "imported": sorted(set(sys.modules) - known),
     "arguments": sys.argv,
     "path": sys.path[0],
     "directory": os.getcwd(),
@@ -113,6 +126,10 @@ def test_worker_is_a_fork_with_the_arguments_and_surroundings_of_its_command(
     assert found["files"] == 700
     assert found["group"] == found["pid"]  # else the end of one would end all
     block_until(lambda: not Path(f"/proc/{found['pid']}").exists())  # nobody waits for it
+
+
+def test_worker_imports_nothing_to_become_a_replica(server: ForkServer, tmp_path: Path) -> None:
+    assert started(server, tmp_path, "")["imported"] == []
 
 
 def test_workers_draw_different_numbers(server: ForkServer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The import of Serve without pandas, in a process of its own."""
+"""The import of Serve without pandas and what it spares, in processes of their own."""
 
 import subprocess
 import sys
@@ -16,6 +16,53 @@ from ray.serve._private.utils import serve_encoders
 frame = pandas.DataFrame({"a": [1, 2]})
 print(jsonable_encoder([frame, 3], custom_encoder=serve_encoders))
 """
+
+SPARED = """
+import dis, sys
+import app.ray_adapter.local.lean_serve
+from ray import cloudpickle
+from ray._private.function_manager import FunctionActorManager
+from ray.serve import config
+from ray.util import serialization_addons
+
+pickled = []
+dumps = cloudpickle.dumps
+config.cloudpickle.dumps = lambda value: pickled.append(value.__name__) or dumps(value)
+routers = (
+    None, None, "app.ray_adapter.serve_router:DirectRouter", "app.ray_adapter.serve_router:DirectRouter"
+)
+made = [config.RequestRouterConfig(**({"request_router_class": each} if each else {})) for each in routers]
+print(pickled, [each.get_request_router_class().__name__ for each in made])
+
+def refuse(*arguments, **options):
+    raise AssertionError
+
+dis.dis = refuse
+class First: pass
+class Second: pass
+manager = FunctionActorManager(None)
+print(len({manager.compute_collision_identifier(each) for each in (First, Second, First)}))
+
+class Context:
+    registered = []
+    def _register_cloudpickle_serializer(self, kind, **given): self.registered.append(kind.__module__)
+    def _register_cloudpickle_reducer(self, kind, reduce): self.registered.append(kind.__module__)
+
+serialization_addons.apply(Context())
+print("pyarrow" in sys.modules)
+import pyarrow
+serialization_addons.apply(Context())
+print(any(name.startswith("pyarrow") for name in Context.registered))
+"""
+
+
+def test_serve_and_ray_do_not_repeat_what_they_have_done() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SPARED], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    routers = ["PowerOfTwoChoicesRequestRouter", "DirectRouter"]
+    found = [routers[0], routers[0], routers[1], routers[1]]
+    assert done.stdout.splitlines() == [f"{routers} {found}", "2", "False", "True"], done.stderr
 
 
 def test_serve_is_imported_without_pandas_and_encodes_its_frames() -> None:

@@ -124,6 +124,7 @@ TWO_REPLICAS = text_format.Parse(
     'backend: "python" parameters { key: "ray_replicas" value { string_value: "2" } }', mc.ModelConfig()
 )
 SPEC = ModelSpec("m", 1, "", TWO_REPLICAS.SerializeToString(), "m:1", "", b"k" * 32, "")
+WAITS = ("wait_for_ingress_deployment_creation", "wait_for_applications_running")
 
 
 class FakeServe:
@@ -145,8 +146,8 @@ class FakeServe:
         self.replicas = ReplicaList(SimpleNamespace(describe=SimpleNamespace(remote=self.describe)))
         yield self.replicas
 
-    def run_many(self, targets: list[Any], wait_for_applications_running: bool) -> None:
-        assert not wait_for_applications_running
+    def run_many(self, targets: list[Any], **waits: bool) -> None:
+        assert waits == dict.fromkeys(WAITS, False), "the next application could only start after the wait"
         self.deployed += [target.name for target in targets]
 
     def ask(self) -> Any:
