@@ -93,7 +93,7 @@ def _prepare() -> None:
         getattr(deployments, name)
     for name in _CHOSEN:
         import_module(name)
-    any(import_module("backends").entry_points(""))  # of installed packages, which are read now
+    list(import_module("backends").entry_points())  # of installed packages, which are read now
     # A worker may be one of a user's, with packages of the same names.
     internals.set_aside(_DEPLOYMENTS)
     import_module("ray._raylet").setproctitle("nereid: fork server")

@@ -4,7 +4,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterable
-from importlib.metadata import Distribution
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,7 @@ def test_installed_package_offers_a_backend(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(tmp_path)
     found = backends.find_backend("offered")
     assert found.answer == 43  # type: ignore[attr-defined]
+    assert "offered" in backends.backend_names()
     assert backends.find_backend("square") is found, "before the built-in backends"
     with pytest.raises(InferError, match="is not a subclass of"):
         backends.find_backend("odd")
@@ -81,7 +82,6 @@ def test_installed_packages_are_read_once_and_again_after_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    distributions = backends.distributions
 
     def counted(path: list[str]) -> Iterable[Distribution]:
         read.extend(path)
