@@ -6,11 +6,12 @@ The only module of this folder that `deployments.execution` imports. See docs/ev
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from time import monotonic_ns
+from typing import Final, Generic, Protocol, TypeVar
 
 from backends.base import Backend, Instance
 from backends.parameters import parse_boolean
-from deployments.event_loop_execution.policy import ExecutionHistory, may_execute_on_loop
+from deployments.event_loop_execution.policy import TURN_NS, ExecutionHistory, may_execute_on_loop
 from deployments.event_loop_execution.suspension import run_suspendable, wait_time
 from deployments.event_loop_execution.watchdog import LoopWatchdog
 
@@ -35,14 +36,20 @@ def is_eligible(backend: Backend, instance: Instance) -> bool:
     return backend.runs_on_event_loop(instance)
 
 
+class Holds(Protocol):
+    """Passes responses on when it is told to, as long as they are `held`."""
+
+    held: bool
+
+
 class EventLoopExecutor(Generic[BatchT]):
     """Decides whether the next batch of an eligible instance executes on the loop, and executes it there.
 
     Args:
         loop: the data-plane loop of the replica.
         execute: executes a batch; calls `record` with its duration.
-        report: reports an executed batch.
-        hold: defers the responses of the calling thread until the report, or ends that.
+        report: reports an executed batch, whereupon the next one may be scheduled.
+        responses: is told to hold responses until the report.
         may_call_models: executions may wait for responses of other models.
         watchdog: that of the replica.
     """
@@ -52,19 +59,22 @@ class EventLoopExecutor(Generic[BatchT]):
         loop: asyncio.AbstractEventLoop,
         execute: Callable[[BatchT], None],
         report: Callable[[BatchT], None],
-        hold: Callable[[bool], None],
+        responses: Holds,
         may_call_models: bool,
         watchdog: LoopWatchdog,
     ) -> None:
         self._loop = loop
         self._execute = execute
         self._report = report
-        self._hold = hold
+        self._responses = responses
         self._may_call_models = may_call_models
         self._watchdog = watchdog
         self._history = ExecutionHistory()
         self._running = False
         self._closed = False
+        self._next: BatchT | None = None
+        self._reporting = False
+        self._turn_ends_ns = 0
         self._idle = threading.Lock()  # held by an execution on the loop, also while it is suspended
         wait_time.collect()  # of warm-up requests
 
@@ -76,7 +86,9 @@ class EventLoopExecutor(Generic[BatchT]):
 
     def schedule(self, batch: BatchT) -> None:
         """Execute a batch on the loop, after the caller has returned."""
-        if self._may_call_models:
+        if self._reporting and monotonic_ns() < self._turn_ends_ns:
+            self._next = batch
+        elif self._may_call_models:
             self._loop.call_soon(run_suspendable, self._watchdog, self._run, batch)
         else:
             self._loop.call_soon(self._run, batch)
@@ -101,17 +113,31 @@ class EventLoopExecutor(Generic[BatchT]):
             self._closed = True
 
     def _run(self, batch: BatchT) -> None:
+        """Execute a batch and those that follow within `TURN_NS`; their responses are written together."""
+        # The stack of an execution that may be suspended is its own: no other one may run on it.
+        self._turn_ends_ns = 0 if self._may_call_models else monotonic_ns() + TURN_NS
+        following: BatchT | None = batch
+        while following is not None and self._execute_one(following):
+            self._next, self._reporting = None, True
+            try:
+                self._report(following)
+            finally:
+                self._reporting = False
+            following = self._next
+
+    def _execute_one(self, batch: BatchT) -> bool:
+        """Execute a batch; return whether it was, which it is not after the end."""
         with self._idle:
             if self._closed:
-                return
+                return False
             self._running = True
             # While an execution is suspended, the loop sends responses of other requests at once.
-            self._hold(not self._may_call_models)
+            self._responses.held = not self._may_call_models
             self._watchdog.enter()
             try:
                 self._execute(batch)
             finally:
                 self._watchdog.leave()
-                self._hold(False)
+                self._responses.held = False
                 self._running = False
-        self._report(batch)
+        return True

@@ -12,6 +12,10 @@ parallel on threads than by saving switches; below, they would wait for the inte
 LONG_NS: Final = 10_000_000
 """An execution over 10 ms on the loop delayed every connection of the replica: back to the thread at once."""
 
+TURN_NS: Final = 200_000
+"""Batches that wait follow each other in one turn of the loop for so long: a turn, with a poll, a write and a
+client that wakes up, costs some 10 us, 5% of it. Longer turns would keep short responses waiting."""
+
 REQUIRED_RUNS: Final = 16
 """Short executions before the first batch executes on the loop: a few more than a warm-up takes."""
 

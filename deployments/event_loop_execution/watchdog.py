@@ -40,18 +40,21 @@ class LoopWatchdog:
     def leave(self, outer: float = 0.0) -> None:
         """End a stretch that `enter` began, or that is suspended."""
         if not outer:
-            self._warn_if_slow(self._clock() - self._busy_since)
+            busy_s = self._clock() - self._busy_since
             self._busy_since = 0.0
+            if busy_s > SLOW_S:
+                self._trip(busy_s)
 
     def check(self) -> str:
         """Return why the replica has to be replaced; empty if it has not."""
         since = self._busy_since
         busy_s = self._clock() - since if since else 0.0
-        self._warn_if_slow(busy_s)
+        if busy_s > SLOW_S:
+            self._trip(busy_s)
         return self._text(busy_s) if busy_s > STUCK_S else ""
 
-    def _warn_if_slow(self, busy_s: float) -> None:
-        if busy_s > SLOW_S and not self.tripped:
+    def _trip(self, busy_s: float) -> None:
+        if not self.tripped:
             self.tripped = True
             logger.warning("%s; from now on it executes on its instance's thread", self._text(busy_s))
 

@@ -32,25 +32,13 @@ RESCHEDULED = (
 class Batch:
     """Requests of one execution, `nulls` of them padding; times are `time.monotonic_ns`."""
 
-    __slots__ = (
-        "done",
-        "end_ns",
-        "infer_end_ns",
-        "infer_start_ns",
-        "nulls",
-        "release",
-        "requests",
-        "rows",
-        "start_ns",
-    )
+    done: asyncio.Future[None] | None = None
+    nulls = start_ns = infer_start_ns = infer_end_ns = end_ns = 0
 
     def __init__(self, requests: list[QueuedRequest], rows: int, release: str = "direct") -> None:
         self.requests = requests
         self.rows = rows
         self.release = release
-        self.nulls = 0
-        self.done: asyncio.Future[None] | None = None
-        self.start_ns = self.infer_start_ns = self.infer_end_ns = self.end_ns = 0
 
 
 class InstanceThread:
@@ -194,7 +182,7 @@ class InstanceThread:
             self._loop,
             self._execute,
             self._report,
-            self._responses.hold,
+            self._responses,
             may_call_models,
             self._watchdog,
         )

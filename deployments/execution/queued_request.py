@@ -138,10 +138,6 @@ class ResponseQueue:
         else:
             reply_each(requests, responses)
 
-    def hold(self, held: bool) -> None:
-        """Set whether the loop executes, and will call `flush` at the end."""
-        self.held = held
-
     def defer_flush(self, deferred: bool) -> None:
         """Set whether the calling thread, not the loop's, will have `flush` called after each execution."""
         self._thread.defers_flush = deferred

@@ -62,6 +62,9 @@ class TritonBackend(Backend):
             raise internal("the weights are unreadable")
         calls.append(("load", instance.name, instance.kind, instance.device_id))
 
+    def runs_on_event_loop(self, instance):
+        return instance.model.parameter("short") == "true"
+
     def instance_finalize(self, instance):
         calls.append(("unload", instance.name))
 

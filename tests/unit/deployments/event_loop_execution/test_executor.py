@@ -9,7 +9,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from backends.base import Request
-from deployments.event_loop_execution import policy
+from deployments.event_loop_execution import executor, policy
 from deployments.event_loop_execution.policy import REQUIRED_RUNS
 from tests.unit.deployments.execution.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
 from tests.waiting import until
@@ -70,6 +70,65 @@ async def test_a_batch_may_be_executed_before_the_call_returns(start: Start) -> 
     bench.order.clear()
     bench.thread.execute_at_once(bench.batch("a", "b"))
     assert bench.order == ["a", "b", "finished"]
+
+
+async def in_turns(bench: Bench, *names: str) -> list[str]:
+    """Execute batches that wait for each other; return what happened, "turn" at the end of each turn."""
+    bench.order.clear()
+    first, *bench.following = [bench.batch(name) for name in names]
+    bench.thread.execute(first)
+    for _ in range(len(names) + 1):
+        await asyncio.sleep(0)
+        bench.order.append("turn")
+    return [each for each in bench.order if each != "finished"]
+
+
+async def test_batches_that_wait_follow_in_the_same_turn_of_the_loop(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "TURN_NS", 10**12)
+    bench = start(answer_all)
+    await move_to_loop(bench)
+    assert await in_turns(bench, "a", "b", "c") == ["a", "b", "c", *["turn"] * 4]
+    assert [len(batch.requests) for batch in bench.finished[-3:]] == [1, 1, 1]
+    bench.order.clear()
+    bench.thread.execute(bench.batch("later"))
+    assert not bench.order, "not before the call has returned"
+    await until(lambda: "later" in bench.order)
+
+
+async def test_a_turn_of_the_loop_ends_after_a_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "TURN_NS", 0)
+    bench = start(answer_all)
+    await move_to_loop(bench)
+    assert await in_turns(bench, "a", "b", "c") == ["a", "turn", "b", "turn", "c", "turn", "turn"]
+
+
+async def test_a_failed_batch_ends_no_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "TURN_NS", 10**12)
+
+    def execute(requests: Sequence[Request]) -> None:
+        if requests[0].infer.id == "bad":
+            raise ValueError("a bad input")
+        answer_all(requests)
+
+    bench = start(execute)
+    await move_to_loop(bench)
+    assert (await in_turns(bench, "a", "bad", "c"))[:3] == ["a", "bad", "c"]
+    assert bench.error("bad").message == "a bad input"
+    assert bench.final("a").failure is bench.final("c").failure is None
+
+
+async def test_a_turn_ends_with_what_goes_back_to_the_thread(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "TURN_NS", 10**12)
+    bench = start(answer_all)
+    await move_to_loop(bench)
+    monkeypatch.setattr(policy, "LONG_NS", 0)
+    await in_turns(bench, "long", "b")
+    await until(lambda: "b" in bench.responses)
+    assert last_threads(bench, 2) == [threading.current_thread().name, "m_0_0"]
 
 
 async def test_a_long_execution_on_the_loop_goes_back_to_the_thread(

@@ -12,7 +12,7 @@ from app.transport.event_loop_thread import LoopThread
 from backends.base import Instance, Request
 from backends.python.api import server_api
 from deployments.bls.service import Connection, ModelCalls
-from deployments.event_loop_execution import policy
+from deployments.event_loop_execution import executor, policy
 from deployments.event_loop_execution.policy import REQUIRED_RUNS
 from tests.unit.bls_bench import SPEC
 from tests.unit.deployments.bls.test_service import output, request
@@ -103,6 +103,21 @@ async def test_an_execution_on_the_loop_calls_a_model(calling: Calling) -> None:
     assert calling.thread() == threading.current_thread().name
     assert calling.bench.final("here").failure is None
     assert not any(found.has_error() for found in calling.backend.found)
+
+
+async def test_executions_that_may_be_suspended_have_a_turn_each(
+    calling: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "TURN_NS", 10**12)
+    await move_to_the_loop(calling)
+    bench = calling.bench
+    bench.following = [bench.batch("b")]
+    bench.thread.execute(bench.batch("a"))
+    first = await calling.asked()
+    first.answer(output())
+    assert "a" in bench.responses and not calling.models.asked
+    (await calling.asked()).answer(output())
+    assert bench.final("b").failure is None
 
 
 async def test_a_failed_call_on_the_loop_is_returned_to_the_model(calling: Calling) -> None:

@@ -55,6 +55,8 @@ class Bench:
         loop = asyncio.get_running_loop()
         self.responses: dict[str, list[InferResponse]] = {}
         self.finished: list[Batch] = []
+        self.following: list[Batch] = []
+        """Handed over one by one, each at the end of the one before."""
         self.order: list[str] = []
         self.response_queue = ResponseQueue(loop, self._deliver)
         policy = mc.ModelTransactionPolicy(decoupled=decoupled)
@@ -72,6 +74,8 @@ class Bench:
     def _finished(self, thread: InstanceThread, batch: Batch) -> None:
         self.order.append("finished")
         self.finished.append(batch)
+        if self.following:
+            thread.execute(self.following.pop(0))
 
     def batch(self, *ids: str, data: object = b"") -> Batch:
         tensor = Tensor("INPUT0", "UINT8", (0,), data)

@@ -1,11 +1,14 @@
 """Batches of a served model: composition, order, and queue timeouts."""
 
+import asyncio
+
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
-from app.core.tensors import InferRequest, Tensor
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from deployments.event_loop_execution import executor, policy
 from deployments.scheduling.shape_key import ShapeKey, make_shape_key
 from tests.unit.deployments.served_model_bench import BATCHING, CONFIG, Bench, request
 from tests.waiting import block_until, let_run
@@ -70,6 +73,35 @@ def test_custom_batching_strategy_limits_the_volume(bench: Bench) -> None:
     bench.backend.gate.set()
     assert all(answer.result(5).failure is None for answer in [held, *answers])
     assert bench.executed() == [["hold"], ["a", "b"], ["c"], ["d"]]
+
+
+def test_short_requests_that_arrive_together_are_answered_in_one_turn_of_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is an execution of its own, as before: one that fails or is cancelled harms no other."""
+    monkeypatch.setattr(policy, "SHORT_NS", 10**12)
+    monkeypatch.setattr(executor, "TURN_NS", 10**12)
+    model = bench.load(CONFIG + 'parameters { key: "short" value { string_value: "true" } }')
+    for i in range(policy.REQUIRED_RUNS):
+        bench.infer(request(str(i)))
+    answers: dict[str, InferResponse] = {}
+
+    async def together() -> list[str]:
+        sent = [request(name) for name in ("a", "bad", "gone", "c")]
+        cancels = [model.accept(each, lambda found: answers.update({found.id: found})) for each in sent]
+        cancels[2]()
+        assert "a" not in answers, "not while requests are still read"
+        await asyncio.sleep(0)
+        return list(answers)
+
+    before = len(bench.executed())
+    assert sorted(bench.plane.call(together(), 5)) == ["a", "bad", "c", "gone"]
+    assert bench.executed()[before:] == [["a"], ["bad"], ["c"]]
+    assert [name for name, found in answers.items() if found.failure is None] == ["a", "c"]
+    report = bench.report()
+    assert report.failures == {"OTHER": 1, "CANCELED": 1}
+    assert report.execution_count == report.batches[1].compute_infer.count == policy.REQUIRED_RUNS + 2
+    assert report.success.count == policy.REQUIRED_RUNS + 2
 
 
 STRATEGY = """
