@@ -258,7 +258,7 @@ def _beside(now: Candidate, best: Candidate, ratios: Sequence[float]) -> str:
     if now == best:
         return "That is the present configuration."
     if not ratios or not min(ratios):
-        return f"The present configuration answers nothing: {now}."
+        return f"It was not compared with the present configuration: {now}."
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
     return (
         f"With as many requests in flight it answers {median(ratios):.2f} times ({spread}) as much as the "

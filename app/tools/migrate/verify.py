@@ -15,6 +15,7 @@ ABSOLUTE: Final = 1e-6
 """Tolerances: TensorFlow Serving writes six digits of a number."""
 _TIMEOUT_S: Final = 60.0
 _MAX_ANSWER: Final = 256 << 20
+_MAX_ERROR: Final = 400
 _SIZE: Final = 2
 """Of dimensions that may have any."""
 _ROWS: Final = 16
@@ -53,7 +54,7 @@ def ask(url: str, request: Request) -> bytes:
         with urllib.request.urlopen(message, timeout=_TIMEOUT_S) as answer:
             return bytes(answer.read(_MAX_ANSWER))
     except urllib.error.HTTPError as error:
-        text = error.read(4096).decode("utf-8", "replace").strip()
+        text = error.read(_MAX_ERROR).decode("utf-8", "replace").strip()
         raise MigrationError(f"{address} answers with {error.code}: {text}") from None
     except OSError as error:
         raise MigrationError(f"{address} does not answer: {error}") from None
@@ -129,7 +130,8 @@ def v2_request(model: str, new: str) -> Request:
     for tensor in metadata["inputs"]:
         sizes = [rows, *(_SIZE for _ in tensor["shape"][1:])]
         shape = [made if size < 0 else size for made, size in zip(sizes, tensor["shape"], strict=True)]
-        values = _values(tensor["datatype"], shape, random.Random(tensor["name"]))
+        # Flat: of nested values MLServer makes no columns of a table.
+        values = _values(tensor["datatype"], [math.prod(shape)], random.Random(tensor["name"]))
         inputs.append(
             {"name": tensor["name"], "datatype": tensor["datatype"], "shape": shape, "data": values}
         )
