@@ -90,7 +90,7 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
     print(messages.starting(settings), flush=True)
     configure_logging(settings.log)
     logging.getLogger("deployments.manager").setLevel(logging.CRITICAL)  # what it would say is printed here
-    engine = Engine(settings)
+    engine = Engine(settings, lends_loop=False)
     try:
         engine.start()
         fronts = Fronts(engine)

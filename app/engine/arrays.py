@@ -1,8 +1,7 @@
 """Arrays as the tensors of requests, and of responses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,11 @@ def arrays(response: InferResponse) -> Arrays:
     return {tensor.name: tensor.array() for tensor in response.outputs}
 
 
-def only(responses: "SimpleQueue[InferResponse]") -> InferResponse:
-    """Wait for all responses; return the failed one, or the first."""
-    first = response = responses.get()
+def only(receive: Callable[[], InferResponse]) -> InferResponse:
+    """Receive all responses; return the failed one, or the first."""
+    first = response = receive()
     while not response.final:
-        response = responses.get()
+        response = receive()
         if response.failure is not None:
             return response
     return first

@@ -41,7 +41,7 @@ from app.engine.calls import LocalCalls
 from app.engine.local_replica import LocalApplications
 from app.engine.local_router import LocalRouter
 from app.engine.repository import LocalRepository
-from app.engine.sent import Received, SentRequest
+from app.engine.sent import Received, SentRequest, Waiting
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.routed import RoutedInferenceService
 from app.native.choice import is_native
@@ -66,6 +66,8 @@ class Engine:
 
     Args:
         settings: as of a server; those of its cluster and its fronts are not used.
+        lends_loop: threads that wait for a response do the engine's work while its own thread is idle.
+            Fronts, and calls that do not wait, are faster without.
 
     Attributes:
         settings: these settings.
@@ -75,9 +77,10 @@ class Engine:
         connection: for calls between models.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, lends_loop: bool = True) -> None:
         self.settings = settings
-        self.plane = LoopThread("engine")
+        self.plane = LoopThread("engine", borrowable=lends_loop)
+        self._waiting = Waiting()
         self.plane.call(self._compose())
         self._closed = False
 
@@ -190,8 +193,8 @@ class Engine:
             InferError: the request failed, with the code and text of the server.
         """
         responses: SimpleQueue[InferResponse] = SimpleQueue()
-        self.send(self.request(model, inputs, **options), responses.put)
-        return arrays(only(responses))
+        self.send(self.request(model, inputs, **options), responses.put, waits=True)
+        return arrays(only(partial(self.next, responses)))
 
     def submit(self, model: str, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> "Future[Arrays]":
         """As `infer`, but return a future at once; cancelling it cancels the request."""
@@ -273,14 +276,22 @@ class Engine:
             timeout_us,
         )
 
-    def send(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
-        """Send a request; return the function that cancels it. The sink is called on the engine's thread.
+    def send(self, request: InferRequest, sink: Sink, waits: bool = False) -> Callable[[], None]:
+        """Send a request; return the function that cancels it.
 
-        It gets every response; the last one is final, and always comes.
+        Args:
+            request: the request.
+            sink: gets every response; the last one is final, and always comes. It is called on the engine's
+                thread, or another one in its place.
+            waits: the caller has nothing else to do until then: what is short may be done by its thread.
         """
         sent = SentRequest(self.service, request, sink)
-        self.plane.loop.call_soon_threadsafe(sent.start)
+        self.plane.run_soon(sent.start, here=waits and self._waiting.may_call_here())
         return partial(self._on_loop_soon, sent.cancel)
+
+    def next(self, responses: "SimpleQueue[InferResponse]") -> InferResponse:
+        """Wait for the next response of a request that was sent; `responses.put` is its sink."""
+        return self._waiting.next(responses)
 
     def execute_together(
         self, model: str, requests: Sequence[InferRequest]

@@ -12,6 +12,10 @@ from app.ingress.service.interface import InferenceService
 MAX_WAITING: Final = 16384
 """Responses of a request that wait to be read; with more, it is cancelled."""
 
+_CALLS_IN_TURN: Final = 16
+"""Calls after which a thread waits for the engine's where others have responses to read: a thread that never
+waits keeps the interpreter lock from them for 5 ms at a time."""
+
 
 class Received:
     """The responses of a request, for one thread that reads them.
@@ -38,6 +42,32 @@ class Received:
     def next(self) -> InferResponse:
         """Wait for the next response."""
         return self._waiting.get()
+
+
+class Waiting:
+    """The threads that wait for a response."""
+
+    def __init__(self) -> None:
+        self._queues: set[SimpleQueue[InferResponse]] = set()
+        self._calls = 0
+
+    def next(self, responses: "SimpleQueue[InferResponse]") -> InferResponse:
+        """Wait for the next of the calling thread's responses."""
+        if not responses.empty():
+            return responses.get()
+        self._queues.add(responses)
+        try:
+            return responses.get()
+        finally:
+            self._queues.discard(responses)
+
+    def may_call_here(self) -> bool:
+        """Return whether the engine may do the work of the next call on the calling thread."""
+        self._calls += 1
+        if self._calls < _CALLS_IN_TURN:
+            return True
+        self._calls = 0
+        return not any(not responses.empty() for responses in tuple(self._queues))
 
 
 def _nothing() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
@@ -125,13 +125,17 @@ class InferenceResponse:
 class _Responses:
     """The responses of a request that was sent."""
 
+    _waits: ClassVar[bool]
+    """Its reader's thread waits for them."""
+
     def __init__(self, engine: Engine, request: InferenceRequest, raise_on_error: bool) -> None:
+        self._engine = engine
         self._request = request
         self._raises = raise_on_error
         self._ended = False
         self._cancel: Callable[[], None] = lambda: None
         with triton_errors():
-            self._cancel = engine.send(request.to_infer(), self.receive)
+            self._cancel = engine.send(request.to_infer(), self.receive, self._waits)
 
     def receive(self, response: InferResponse) -> None:
         """Take a response, on the engine's thread."""
@@ -161,6 +165,8 @@ class _Responses:
 class ResponseIterator(_Responses):
     """An iterator over the responses of a request, which blocks."""
 
+    _waits = True
+
     def __init__(self, engine: Engine, request: InferenceRequest, raise_on_error: bool) -> None:
         if isinstance(request.response_queue, asyncio.Queue):
             raise InvalidArgumentError("queue.SimpleQueue must be used for response iterator")
@@ -181,11 +187,13 @@ class ResponseIterator(_Responses):
     def __next__(self) -> InferenceResponse:
         if self._ended:
             raise StopIteration
-        return self._taken(self._waiting.get())
+        return self._taken(self._engine.next(self._waiting))
 
 
 class AsyncResponseIterator(_Responses):
     """An asynchronous iterator over the responses of a request, of the loop that has made it."""
+
+    _waits = False
 
     def __init__(self, engine: Engine, request: InferenceRequest, raise_on_error: bool) -> None:
         if isinstance(request.response_queue, queue.SimpleQueue):

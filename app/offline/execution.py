@@ -15,6 +15,7 @@ from app.core.errors import InferError, invalid_arg
 from app.engine.engine import Engine
 from app.offline.blocks import POSITION, InputError, Rows
 from app.offline.columns import Array, Wanted, output_column, row_values
+from app.settings.load import from_args
 
 ERROR: Final = "error"
 """The column that says why a row has no outputs."""
@@ -62,10 +63,11 @@ class Model:
             InferError: it cannot be loaded.
             InputError: it cannot be asked for rows.
         """
-        flags = {"model_control_mode": "explicit", **job.flags}
-        self._engine = Engine.open(model_repository=list(job.repository), **flags)
+        flags = {"model_control_mode": "explicit", "model_repository": list(job.repository), **job.flags}
+        self._engine = Engine(from_args(flags), lends_loop=False)
         self._job = job
         try:
+            self._engine.start()
             instances = self._load()
             self._config = self._engine.config(job.model, job.version)
             self._rows = job.rows or min(self._config.max_batch_size, _ROWS) or 1

@@ -9,10 +9,12 @@ import ctypes
 import gc
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import uvloop
+
+from app.transport.borrowable_loop import BorrowableLoop
 
 T = TypeVar("T")
 
@@ -73,8 +75,10 @@ def trim_malloc(above: int = _FREED_BYTES) -> None:
 class LoopThread:
     """A daemon thread with a running event loop."""
 
-    def __init__(self, name: str) -> None:
-        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    def __init__(self, name: str, borrowable: bool = False) -> None:
+        """`borrowable` is whether other threads may run the loop; it is slower at I/O."""
+        self._borrowable = BorrowableLoop() if borrowable else None
+        self.loop: asyncio.AbstractEventLoop = self._borrowable or uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -99,6 +103,11 @@ class LoopThread:
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and await its result on another loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def run_soon(self, work: Callable[[], object], here: bool = False) -> None:
+        """Call a function as a callback of the loop, if `here` on the calling thread where that can be."""
+        if not (here and self._borrowable is not None and self._borrowable.borrow(work)):
+            self.loop.call_soon_threadsafe(work)
 
     def schedule_gc(self, every_s: float = _COLLECT_EVERY_S) -> None:
         """Collect garbage every few seconds, not only after so many new objects."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final, Generic, Protocol, TypeVar
 
+from app.transport.borrowable_loop import runs_on_own_thread
 from backends.base import Backend, Instance
 from backends.parameters import parse_boolean
 from deployments.event_loop_execution.policy import TURN_NS, ExecutionHistory, may_execute_on_loop
@@ -88,17 +89,21 @@ class EventLoopExecutor(Generic[BatchT]):
         """Execute a batch on the loop, after the caller has returned."""
         if self._reporting and monotonic_ns() < self._turn_ends_ns:
             self._next = batch
-        elif self._may_call_models:
-            self._loop.call_soon(run_suspendable, self._watchdog, self._run, batch)
-        else:
+        elif not self._may_call_models:
             self._loop.call_soon(self._run, batch)
+        elif runs_on_own_thread(self._loop):
+            self._loop.call_soon(run_suspendable, self._watchdog, self._run, batch)
+        else:  # what is suspended can be resumed only on the thread that it began on
+            self._loop.call_soon_threadsafe(run_suspendable, self._watchdog, self._run, batch)
 
     def run(self, batch: BatchT) -> None:
         """Execute a batch now, or until it is suspended; the caller is a callback of the loop's own."""
-        if self._may_call_models:
+        if not self._may_call_models:
+            self._run(batch)
+        elif runs_on_own_thread(self._loop):
             run_suspendable(self._watchdog, self._run, batch)
         else:
-            self._run(batch)
+            self.schedule(batch)
 
     def record(self, took_ns: int, is_only_instance: bool) -> None:
         """Record an execution, here or on the instance's thread; waiting for other models does not count."""

@@ -62,7 +62,7 @@ app.ingress.tracing: app.core app.core.observability app.ingress.service app.rou
 app.inprocess: app.core app.core.config app.core.observability app.engine app.ingress.metrics
     app.protocol.http app.settings backends.python.api
 app.native: app.core
-app.offline: app.core app.engine
+app.offline: app.core app.engine app.settings
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.core.rollout app.protocol
@@ -120,7 +120,7 @@ deployments.bls: app.core app.ensemble app.ray_adapter app.rollout app.routing a
     backends.python.api deployments deployments.event_loop_execution deployments.execution
 deployments.builder: app.core app.ray_adapter backends deployments nereid
 deployments.environments: app.core backends backends.python.worker deployments.model_store
-deployments.event_loop_execution: backends
+deployments.event_loop_execution: app.transport backends
 deployments.execution: app.core app.core.config backends deployments.event_loop_execution
     deployments.rate_limiting
 deployments.manager: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter
