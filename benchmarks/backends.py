@@ -35,6 +35,7 @@ ROWS: Final = {
     "fil": "benchmarks.backend_rows.fil",
     "llm": "benchmarks.backend_rows.llm",
     "openvino": "benchmarks.backend_rows.openvino",
+    "paddle": "benchmarks.backend_rows.paddle",
     "pytorch": "benchmarks.backend_rows.pytorch",
     "rtsp": "benchmarks.backend_rows.video",
     "tensorflow": "benchmarks.backend_rows.tensorflow",
