@@ -5,7 +5,7 @@ times for the end of it: until its deployment is made, its replica is placed, is
 """
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
@@ -13,16 +13,23 @@ _CHANGING_S: Final = 0.05
 _PAUSES: Final = 4.0
 """A look that takes a second is followed by so many without one: the processors are for the loads."""
 
-Look = Callable[..., Coroutine[Any, Any, None]]
+Update = Callable[..., Any]
 
 
 def pace_controller() -> None:
-    """Have the controller look so; runs in its process, before its loop does."""
-    from ray.serve._private import controller
+    """Have the controller look so; runs in its process, before its loop does.
 
-    module: Any = controller
-    looks = module.ServeController
-    looks.run_control_loop_step = paced(looks.run_control_loop_step, module)
+    A look updates deployments, then applications. Methods of the controller itself cannot be replaced here:
+    Ray has wrapped them in a subclass when it made the actor.
+    """
+    from ray.serve._private import controller
+    from ray.serve._private.application_state import ApplicationStateManager
+    from ray.serve._private.deployment_state import DeploymentStateManager
+
+    pace = Pace(controller)
+    first: Any = DeploymentStateManager
+    last: Any = ApplicationStateManager
+    first.update, last.update = pace.begins(first.update), pace.ends(last.update)
 
 
 def pause(steady_s: float, changing: bool, look_s: float) -> float:
@@ -36,21 +43,37 @@ def pause(steady_s: float, changing: bool, look_s: float) -> float:
     return min(steady_s, max(_CHANGING_S, _PAUSES * look_s)) if changing else steady_s
 
 
-def paced(look: Look, module: Any) -> Look:
-    """Return a look of the controller that sets for how long its module sleeps after it."""
-    steady_s = module.CONTROL_LOOP_INTERVAL_S
+class Pace:
+    """Sets for how long the module of the controller sleeps after a look."""
 
-    @wraps(look)
-    async def paced_look(controller: Any, *arguments: Any) -> None:
-        began = time.monotonic()
-        await look(controller, *arguments)
-        look_s = time.monotonic() - began
-        module.CONTROL_LOOP_INTERVAL_S = pause(steady_s, _is_changing(controller), look_s)
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._steady_s = module.CONTROL_LOOP_INTERVAL_S
+        self._began = 0.0
 
-    return paced_look
+    def begins(self, update: Update) -> Update:
+        """Return the update with which a look begins."""
+
+        @wraps(update)
+        def beginning(*arguments: Any, **options: Any) -> Any:
+            self._began = time.monotonic()
+            return update(*arguments, **options)
+
+        return beginning
+
+    def ends(self, update: Update) -> Update:
+        """Return the update with which a look ends."""
+
+        @wraps(update)
+        def ending(applications: Any) -> None:
+            update(applications)
+            look_s = time.monotonic() - self._began
+            self._module.CONTROL_LOOP_INTERVAL_S = pause(self._steady_s, _is_changing(applications), look_s)
+
+        return ending
 
 
-def _is_changing(controller: Any) -> bool:
+def _is_changing(applications: Any) -> bool:
     """Whether anything is to be expected; at its start, the controller waits for the first application."""
-    deployments = controller.deployment_state_manager._deployment_states.values()
+    deployments = applications._deployment_state_manager._deployment_states.values()
     return not deployments or any(deployment._in_transition for deployment in deployments)

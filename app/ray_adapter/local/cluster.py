@@ -21,6 +21,10 @@ _ENVIRONMENT: Final = {
     "RAY_raylet_start_wait_time_s": "300",
     "RAY_gcs_server_port_wait_time_s": "120",
     "RAY_agent_register_timeout_ms": "300000",
+    # A raylet connects to its object store, a thread of its own: in half of all starts in vain at first. Ray
+    # 2.60 tries ten times, once a second.
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
     # An agent then ends with its raylet, whose end of a pipe closes; else it would have to look every second.
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
     # Serve would drain a replica that has failed its health checks, which can no longer do so.

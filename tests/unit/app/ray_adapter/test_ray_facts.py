@@ -148,6 +148,12 @@ TEXTS = [
     ("dashboard/consts.py", "RAY_enable_pipe_based_agent_to_parent_health_check", STAND_IN),
     ("core/src/ray/raylet/raylet", "enable_pipe_based_agent_to_parent_health_check", STAND_IN),
     ("core/src/ray/raylet/raylet", "agent_register_timeout_ms", "local.cluster.start_cluster"),
+    (
+        "core/src/ray/raylet/raylet",
+        "raylet_client_connect_timeout_milliseconds",
+        "local.cluster.start_cluster",
+    ),
+    ("core/src/ray/raylet/raylet", "raylet_client_num_connect_attempts", "local.cluster.start_cluster"),
     ("_private/services.py", "--node_id={node_id}", HEALTH),
     ("_private/services.py", "--session-name={session_name}", HEALTH),
     ("serve/_private/constants.py", 'SERVE_CONTROLLER_NAME = "SERVE_CONTROLLER_ACTOR"', HEALTH),
