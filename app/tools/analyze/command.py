@@ -209,7 +209,7 @@ def _confirmed(
         return best, []
     rounds = trials.rounds(bench, list(last), search.measured[best].in_flight, number)
     won = winner(rounds, best)
-    if won not in rates or search.measured[won].below:
+    if won != best and (search.measured.get(won, Measured()).below or rates.get(won, 0.0) < rates[best]):
         found = trials.rate(bench, won, rates[best])
         if found.rate < rates[best]:  # it answers more, but not within the objective
             won = best

@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2
 
 from app.tools.analyze import report
 from app.tools.analyze.choice import explore, finalists, next_candidate, pareto, winner
-from app.tools.analyze.command import Search, resumed
+from app.tools.analyze.command import Search, _confirmed, resumed
 from app.tools.analyze.queue_model import Costs, best_rate, latencies
 from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
 from app.tools.analyze.trials import Measured, Trials
@@ -180,6 +180,25 @@ def test_a_candidate_that_is_better_is_measured_further() -> None:
     found = FakeTrials().rate(bench, Candidate(2, 0, 1), 900, floor=1030)
     assert 1140 < found.rate <= 1200 / 0.95 and found.below == 0
     assert min(bench.asked) == 1030 and found.in_flight == round(found.rate * 0.01)
+
+
+@pytest.mark.parametrize(("again", "chosen"), [(700, "other"), (600, "best")])
+def test_who_wins_the_rounds_has_to_keep_the_objective_too(tmp_path: Path, again: float, chosen: str) -> None:
+    best, other, now = Candidate(8, 0, 2), Candidate(8, 1000, 2), Candidate(1, 0, 1)
+    measured = {best: Measured(650, p50_ms=40), other: Measured(600, p50_ms=40)}
+
+    class Rounds(FakeTrials):
+        def rounds(self, *_: Any) -> dict[Candidate, list[float]]:
+            return {best: [500.0], other: [550.0], now: [50.0]}
+
+        def rate(self, *_: Any) -> Measured:
+            return Measured(again)
+
+    bench: Any = None
+    search = Search(tmp_path, {}, {}, measured)
+    won, ratios = _confirmed(bench, Rounds(), search, best, now, 1)
+    assert won == {"best": best, "other": other}[chosen]
+    assert ratios == [{"best": 10.0, "other": 11.0}[chosen]]
 
 
 def test_rounds_go_there_and_back() -> None:
