@@ -12,6 +12,7 @@ from app.settings.ports import check_ports
 from app.settings.settings import SETTINGS, ServerSettings
 
 _POLL_S = 0.2
+_SIGNAL_S = 1.0
 
 
 def run(settings: ServerSettings) -> int:
@@ -52,7 +53,7 @@ def run(settings: ServerSettings) -> int:
         if not _loaded(stop, console):
             return 1
         supervisor.ready()
-        stop.wait()
+        stop.until_set()
         print(f"Signal ({stop.number}) received.", flush=True)
         return 0
     finally:
@@ -63,6 +64,13 @@ class StopSignal(threading.Event):
     """Set by SIGTERM or SIGINT; `number` is the signal's."""
 
     number = 0
+
+    def until_set(self) -> None:
+        """Wait for a signal, on the main thread."""
+        # Any thread may take a signal that was sent while the process was stopped; Python calls its handler
+        # on the main thread, which it does not wake.
+        while not self.wait(_SIGNAL_S):
+            pass
 
 
 def _stop_on_signal(supervisor: Supervisor) -> StopSignal:
