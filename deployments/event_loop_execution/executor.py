@@ -126,6 +126,10 @@ class EventLoopExecutor(Generic[BatchT]):
             self._next, self._reporting = None, True
             try:
                 self._report(following)
+            except BaseException:
+                if self._next is not None:  # has a turn of its own
+                    self._loop.call_soon(self._run, self._next)
+                raise
             finally:
                 self._reporting = False
             following = self._next

@@ -11,6 +11,7 @@ from app.core.errors import ErrorCode, InferError
 from backends.base import Request
 from deployments.event_loop_execution import executor, policy
 from deployments.event_loop_execution.policy import REQUIRED_RUNS
+from deployments.execution.instance_thread import Batch
 from tests.unit.deployments.execution.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
 from tests.waiting import until
 
@@ -50,6 +51,16 @@ async def move_to_loop(bench: Bench) -> None:
     assert bench.thread.executes_on_loop
 
 
+async def on_loop(
+    start: Start, monkeypatch: pytest.MonkeyPatch, turn_ns: int, execute: Behaviour = answer_all
+) -> Bench:
+    """Start an instance that executes on the loop, for so long a turn."""
+    monkeypatch.setattr(executor, "TURN_NS", turn_ns)
+    bench = start(execute)
+    await move_to_loop(bench)
+    return bench
+
+
 async def test_short_executions_move_to_the_loop(start: Start) -> None:
     bench = start(answer_all)
     await move_to_loop(bench)
@@ -86,9 +97,7 @@ async def in_turns(bench: Bench, *names: str) -> list[str]:
 async def test_batches_that_wait_follow_in_the_same_turn_of_the_loop(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "TURN_NS", 10**12)
-    bench = start(answer_all)
-    await move_to_loop(bench)
+    bench = await on_loop(start, monkeypatch, 10**12)
     assert await in_turns(bench, "a", "b", "c") == ["a", "b", "c", *["turn"] * 4]
     assert [len(batch.requests) for batch in bench.finished[-3:]] == [1, 1, 1]
     bench.order.clear()
@@ -98,33 +107,46 @@ async def test_batches_that_wait_follow_in_the_same_turn_of_the_loop(
 
 
 async def test_a_turn_of_the_loop_ends_after_a_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "TURN_NS", 0)
-    bench = start(answer_all)
-    await move_to_loop(bench)
+    bench = await on_loop(start, monkeypatch, 0)
     assert await in_turns(bench, "a", "b", "c") == ["a", "turn", "b", "turn", "c", "turn", "turn"]
 
 
 async def test_a_failed_batch_ends_no_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "TURN_NS", 10**12)
-
     def execute(requests: Sequence[Request]) -> None:
         if requests[0].infer.id == "bad":
             raise ValueError("a bad input")
         answer_all(requests)
 
-    bench = start(execute)
-    await move_to_loop(bench)
+    bench = await on_loop(start, monkeypatch, 10**12, execute)
     assert (await in_turns(bench, "a", "bad", "c"))[:3] == ["a", "bad", "c"]
     assert bench.error("bad").message == "a bad input"
     assert bench.final("a").failure is bench.final("c").failure is None
 
 
+async def test_a_batch_is_executed_that_a_failed_report_has_scheduled(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = await on_loop(start, monkeypatch, 10**12)
+    on_the_loop = bench.thread._loop_executor
+    assert on_the_loop is not None
+    report = on_the_loop._report
+
+    def failing(batch: Batch) -> None:
+        report(batch)
+        if batch.requests[0].infer.id == "a":
+            raise RuntimeError("a fault of the report")
+
+    monkeypatch.setattr(on_the_loop, "_report", failing)
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    assert await in_turns(bench, "a", "b", "c") == ["a", "turn", "b", "c", *["turn"] * 3]
+    assert len(reported) == 1
+
+
 async def test_a_turn_ends_with_what_goes_back_to_the_thread(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "TURN_NS", 10**12)
-    bench = start(answer_all)
-    await move_to_loop(bench)
+    bench = await on_loop(start, monkeypatch, 10**12)
     monkeypatch.setattr(policy, "LONG_NS", 0)
     await in_turns(bench, "long", "b")
     await until(lambda: "b" in bench.responses)
