@@ -4,10 +4,31 @@ from __future__ import annotations
 
 import subprocess
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.backends import Call
+import numpy as np
+
+from benchmarks.backends import Call, Row, served
 from deployments.environments.packaged import PackagedEnvironments
+
+_DENSE = """
+    name: "dense" backend: "{backend}" max_batch_size: 8
+    input {{ name: "x" data_type: TYPE_FP32 dims: 256 }}
+    output {{ name: "y" data_type: TYPE_FP32 dims: 10 }}
+    parameters {{ key: "num_threads" value {{ string_value: "1" }} }}
+"""
+
+
+def dense_rows(backend: str, framework: str) -> Iterable[Row]:
+    """Return the row of a small model, which `bare_BACKEND.py` makes in the folder that it is given."""
+
+    def both(folder: Path) -> tuple[Call, Call]:
+        alone = bare(backend, f"bare_{backend}.py", folder)
+        return served(_DENSE.format(backend=backend), folder, {"x": np.ones((8, 256), np.float32)}), alone
+
+    check_installed(backend)
+    yield Row(f"two layers of {framework}, 8 rows", both)
 
 
 def check_installed(backend: str) -> None:
