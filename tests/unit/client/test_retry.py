@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from nereid_client import AsyncServer, DeadlineExceeded, ServerError, Unavailable
+from nereid_client import AsyncServer, DeadlineExceeded, ServerError, Unavailable, retry
 from nereid_client.retry import Hedger, repeated
 
 METADATA = {
@@ -154,16 +154,32 @@ async def test_nothing_is_repeated_when_told_so_nor_in_a_sequence(script: tuple[
     assert len(played.bodies) == 2
 
 
-async def test_one_deadline_for_all_attempts(script: tuple[Script, str]) -> None:
+async def test_no_answer_within_the_deadline(script: tuple[Script, str]) -> None:
     played, url = script
     played.answers = [never]
     async with AsyncServer(url, timeout=0.3) as server:
         with pytest.raises(DeadlineExceeded):
             await server.model("m")(X=[1, 2])
-    played.answers = [busy] * 100
-    async with AsyncServer(url, timeout=0.3) as server:
-        with pytest.raises(Unavailable):
-            await server.model("m")(X=[1, 2])
+
+
+async def test_all_attempts_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, lefts = 100.0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def attempt(left: float) -> int:
+        lefts.append(left)
+        await sleep(0.01)
+        raise Unavailable("UNAVAILABLE", "too busy")
+
+    monkeypatch.setattr(retry, "monotonic", lambda: now)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(Unavailable, match="too busy"):
+        await repeated(attempt, 1.0, True)
+    assert lefts[0] == 1.0 and lefts == sorted(lefts, reverse=True)
+    assert len(lefts) > 3 and now <= 101.0
 
 
 async def test_a_slot_that_the_server_may_still_write_to_is_not_used_again(
@@ -171,10 +187,11 @@ async def test_a_slot_that_the_server_may_still_write_to_is_not_used_again(
 ) -> None:
     played, url = script
     played.answers = [never]
-    async with AsyncServer(url, timeout=0.3) as server, server.pool(1, "1KiB") as pool:
+    async with AsyncServer(url) as server, server.pool(1, "1KiB") as pool:
         model = server.model("m").via(pool)
+        await model.signature()
         with pytest.raises(DeadlineExceeded):
-            await model(X=[1, 2])
+            await model.options(timeout=0.3)(X=[1, 2])
         gc.collect()
         await asyncio.sleep(0)
         assert (await model(X=[1, 2]))["Y"].tolist() == [3, 4]
