@@ -8,11 +8,11 @@ from typing import Final
 
 from app.commands import COMMANDS, Command
 from app.core.installation import server_version
-from app.settings.deprecated import DEPRECATED
+from app.settings.command_line import collect, spelling, split
 from app.settings.errors import SettingsError
 from app.settings.flags import Setting, by_heading
 from app.settings.ignored import IGNORED
-from app.settings.load import from_args, known_names, suggestion
+from app.settings.load import from_args
 from app.settings.settings import SETTINGS, ServerSettings
 
 HINT: Final = "Usage: nereid --model-repository=DIRECTORY [--FLAG=VALUE ...]\nAll flags: nereid --help"
@@ -27,70 +27,22 @@ class TextRequested(Exception):
 
 
 def parse(argv: Sequence[str]) -> ServerSettings:
-    """Read a command line, without the program's name, as getopt_long would.
-
-    `--flag=value` and `--flag value` are the same; a unique beginning of a flag is enough.
+    """Read a command line, without the program's name.
 
     Raises:
         TextRequested: `--help`, `-h` or `--version` was given.
         SettingsError: a flag or value that cannot be used.
     """
-    args: dict[str, str | list[str]] = {}
-    for name, value in _flags(argv):
-        earlier = args.get(name, [])
-        args[name] = [*earlier, value] if _repeats(name) else value
-    return from_args(args, _spelling)
-
-
-def _repeats(name: str) -> bool:
-    return name in DEPRECATED or (name in SETTINGS and SETTINGS[name].repeats)
+    return from_args(collect(_flags(argv)), spelling)
 
 
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Split arguments into setting names and values."""
-    words = iter(argv)
-    for word in words:
-        if word == "--":
-            word = next(words, "")
-            if word:
-                raise SettingsError(f"Unexpected argument: {word}")
-            return
-        if word == "-h":
-            word = "--help"
-        if not word.startswith("--"):
-            raise SettingsError(f"Unexpected argument: {word}")
-        written, equals, value = word[2:].partition("=")
-        name = _complete(written)
+    for name, value in split(argv, _ALONE):
         if name in _ALONE:
             raise TextRequested(usage() if name == "help" else f"nereid {server_version()}")
-        if name in SETTINGS and SETTINGS[name].flag.bare:
-            if equals:
-                raise SettingsError(f"option '{_spelling(name)}' doesn't allow an argument")
-            value = "true"
-        elif not equals:
-            following = next(words, None)
-            if following is None:
-                raise SettingsError(f"option '{_spelling(name)}' requires an argument")
-            value = following
+        if not name:
+            raise SettingsError(f"Unexpected argument: {value}")
         yield name, value
-
-
-def _complete(written: str) -> str:
-    """Return the name of the setting that a flag, or the unique beginning of one, stands for."""
-    names = {_spelling(name)[2:]: name for name in (*_ALONE, *known_names())}
-    matches = [flag for flag in names if flag.startswith(written)]
-    if written in names or len(matches) == 1:
-        return names[written if written in names else matches[0]]
-    if matches:
-        possible = " ".join(f"'--{flag}'" for flag in matches)
-        raise SettingsError(f"option '--{written}' is ambiguous; possibilities: {possible}")
-    raise SettingsError(
-        f"unrecognized option '--{written}'{suggestion(written.replace('-', '_'), _spelling)}"
-    )
-
-
-def _spelling(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def usage() -> str:
@@ -108,7 +60,7 @@ def usage() -> str:
 
 def _described(setting: Setting) -> list[str]:
     kind = "" if setting.flag.bare else f" <{_kind(setting)}>"
-    return [f"  {_spelling(setting.name)}{kind}", f"\t{setting.flag.help}{_default(setting)}"]
+    return [f"  {spelling(setting.name)}{kind}", f"\t{setting.flag.help}{_default(setting)}"]
 
 
 def _kind(setting: Setting) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Final
 
+from app.settings.command_line import collect, spelling, split
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.ports import check_ports
@@ -27,6 +28,11 @@ _ABOUT: Final = "Serve models in one process, and load them again when their fil
 _EXAMPLE: Final = """example: nereid dev /path/to/models --http-port=9000
 
 All of the server's flags may follow. Models share the process: a crash of one ends it."""
+_DEFAULTS: Final[dict[str, object]] = {
+    "model_control_mode": "explicit",
+    "exit_on_error": "false",
+    "log_info": "false",
+}
 _GRACE_S: Final = 1.0
 _SHOWN: Final = 5
 
@@ -39,10 +45,11 @@ def main(argv: Sequence[str]) -> int:
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("repository", nargs="+", metavar="REPOSITORY", help="a directory of models")
-    known, words = parser.parse_known_args(argv)
+    parser.add_argument("repository", nargs="*", metavar="REPOSITORY", help="a directory of models")
+    if {"-h", "--help"} & set(argv):
+        parser.parse_args(["--help"])
     try:
-        settings = settings_of(known.repository, words)
+        settings = settings_of(argv)
         check_ports(settings)
     except SettingsError as error:
         print(error, file=sys.stderr)
@@ -51,31 +58,24 @@ def main(argv: Sequence[str]) -> int:
     return serve(settings, _stop_on_signal())
 
 
-def settings_of(repositories: Sequence[str], words: Sequence[str]) -> ServerSettings:
+def settings_of(argv: Sequence[str]) -> ServerSettings:
     """Return the settings of the command line: of a server that serves all it can.
 
     Raises:
-        SettingsError: a flag or value that cannot be used.
+        SettingsError: a flag or value that cannot be used, or no repository.
     """
-    flags: dict[str, object] = {
-        "model_control_mode": "explicit",
-        "exit_on_error": "false",
-        "log_info": "false",
-    }
-    given: dict[str, list[str]] = {}
-    remaining = iter(words)
-    for word in remaining:
-        if not word.startswith("--"):
-            raise SettingsError(f"Unexpected argument: {word}")
-        name, equals, value = word[2:].partition("=")
-        given.setdefault(name.replace("-", "_"), []).append(value if equals else next(remaining, ""))
+    flags = list(split(argv))
+    given = collect(pair for pair in flags if pair[0])
+    repositories = [word for name, word in flags if name in ("", "model_repository")]
+    if not repositories:
+        raise SettingsError("Name the directory of models: nereid dev REPOSITORY")
     for repository in repositories:
         if "://" not in repository and not Path(repository).is_dir():
             raise SettingsError(f"there is no directory '{repository}'")
-    flags |= {name: values if len(values) > 1 else values[0] for name, values in given.items()}
-    if flags["model_control_mode"] == "explicit":
-        flags.setdefault("load_model", ["*"])
-    return from_args({**flags, "model_repository": list(repositories)})
+    found = {**_DEFAULTS, **given, "model_repository": repositories}
+    if found["model_control_mode"] == "explicit":
+        found.setdefault("load_model", ["*"])
+    return from_args(found, spelling)
 
 
 def serve(settings: ServerSettings, stop: threading.Event) -> int:

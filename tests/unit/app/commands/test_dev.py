@@ -16,21 +16,29 @@ from tests.unit.app.engine.repositories import add_model, source
 from tests.waiting import block_until
 
 
-def test_flags_of_the_server_follow_the_repositories(tmp_path: Path) -> None:
-    found = dev.settings_of([str(tmp_path)], ["--http-port=9000", "--load-model", "a", "--load-model=b"])
+def test_flags_of_the_server_are_taken_too(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    found = dev.settings_of([path, "--http-port=9000", "--load-model", "a", "--load-model=b"])
     assert (found.http.port, found.repository.startup_models) == (9000, ("a", "b"))
     assert found.repository.control_mode == "explicit" and not found.log.log_info
-    assert dev.settings_of([str(tmp_path)], []).repository.startup_models == ("*",)
-    assert dev.settings_of([str(tmp_path)], ["--model-control-mode=none"]).repository.control_mode == "none"
-    with pytest.raises(SettingsError, match="unknown setting"):
-        dev.settings_of([str(tmp_path)], ["--http-prt=1"])
-    with pytest.raises(SettingsError, match="Unexpected argument: x"):
-        dev.settings_of([str(tmp_path)], ["--http-port=1", "x"])
+    assert dev.settings_of([path]).repository.startup_models == ("*",)
+    assert dev.settings_of([path, "--model-control-mode=none"]).repository.control_mode == "none"
+    with pytest.raises(SettingsError, match="unrecognized option '--http-prt'; did you mean '--http-port'"):
+        dev.settings_of([path, "--http-prt=1"])
+
+
+def test_a_repository_is_a_word_or_a_flag_anywhere(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    found = dev.settings_of(["--http-port", "9000", str(tmp_path), f"--model-repository={other}"])
+    assert found.repository.paths == (str(tmp_path), str(other))
 
 
 def test_a_wrong_command_line_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dev.main([str(tmp_path / "none")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    for words, text in (([str(tmp_path / "none")], "there is no directory"), ([], "nereid dev REPOSITORY")):
+        assert dev.main(words) == 2
+        said = capsys.readouterr().err
+        assert text in said and said.count("\n") == 1
 
 
 def test_whole_reasons_are_told_of_what_is_not_served() -> None:
@@ -57,7 +65,7 @@ def test_a_repository_is_served_and_followed(tmp_path: Path, capsys: pytest.Capt
     ports = [free_port() for _ in range(3)]
     flags = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)]
     stop = threading.Event()
-    serving = threading.Thread(target=dev.serve, args=(dev.settings_of([str(tmp_path)], flags), stop))
+    serving = threading.Thread(target=dev.serve, args=(dev.settings_of([str(tmp_path), *flags]), stop))
     serving.start()
     try:
         printed = ""
