@@ -44,6 +44,7 @@ from deployments.spec import ModelSpec
 KEY = b"a key for one process, 32 bytes."
 NODE = "this-node"
 MODEL = "identity"
+IN_PYTHON = TransportSettings(data_plane="python")
 CONFIG = f"""
 name: "{MODEL}" backend: "identity" max_batch_size: 8
 input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }}
@@ -62,8 +63,8 @@ class Handle:
 class StaticRouter(Router):
     """Router that knows its replicas from the start, in place of Serve's reports."""
 
-    def __init__(self, addresses: dict[str, str], data_plane: str = "auto") -> None:
-        super().__init__(NODE, KEY, TransportSettings(data_plane=data_plane))
+    def __init__(self, addresses: dict[str, str], transport: TransportSettings) -> None:
+        super().__init__(NODE, KEY, transport)
         self._metadata = {"node_id": NODE, **addresses}
 
     def _watch_replicas(self, deployment: str, application: str) -> Any:
@@ -74,8 +75,10 @@ class StaticRouter(Router):
 class OneProcess:
     """A server of one identity model: in Python with dynamic batching, or the built-in one."""
 
-    def __init__(self, directory: Path, data_plane: str = "python", python_model: bool = False) -> None:
-        self._transport = TransportSettings(data_plane=data_plane)
+    def __init__(
+        self, directory: Path, transport: TransportSettings = IN_PYTHON, python_model: bool = False
+    ) -> None:
+        self._transport = transport
         self.http_port, self.grpc_port = free_ports(2)
         self._replica, self._ingress = LoopThread("replica"), LoopThread("ingress")
         config = text_format.Parse(CONFIG, mc.ModelConfig())
@@ -115,7 +118,7 @@ class OneProcess:
                 "data_plane": self._transport.data_plane,
             }
         )
-        self._router = StaticRouter(addresses, self._transport.data_plane)
+        self._router = StaticRouter(addresses, self._transport)
         repository: Any = None  # nobody asks for one here
         service = RoutedInferenceService(settings, self._router, repository)
         config = self._served.config.SerializeToString()
@@ -171,9 +174,11 @@ class Callers:
 
 
 @contextmanager
-def running(directory: Path, data_plane: str = "python", python_model: bool = False) -> Iterator[Callers]:
+def running(
+    directory: Path, transport: TransportSettings = IN_PYTHON, python_model: bool = False
+) -> Iterator[Callers]:
     """Start a server and its callers."""
-    server = OneProcess(directory, data_plane, python_model)
+    server = OneProcess(directory, transport, python_model)
     try:
         callers = Callers(server.http_port, server.grpc_port)
         try:

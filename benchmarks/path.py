@@ -32,6 +32,7 @@ from app.ingress.net import listener
 from app.native.choice import is_native
 from app.transport.channel.connection import Connection
 from app.transport.memory.arena import ArenaWriter
+from app.transport.settings import TransportSettings
 from benchmarks.counting import Counter, Work
 from benchmarks.one_process import Callers, running
 from benchmarks.report import table
@@ -92,7 +93,9 @@ def _measure(
 ) -> dict[str, Threads]:
     counter, crossing = Counter(), Crossing()
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(LONG_S)  # a thread goes on until it waits: nothing depends on the clock
+    # Nothing depends on the clock: a thread goes on until it waits, and no timer of a connection expires.
+    sys.setswitchinterval(LONG_S)
+    transport = TransportSettings(data_plane=data_plane, heartbeat=LONG_S, arena_trim_after=LONG_S)
     try:
         with (
             tempfile.TemporaryDirectory() as directory,
@@ -100,7 +103,8 @@ def _measure(
             crossing.counted(),
             patch.object(listener, "_CHECK_INTERVAL_S", LONG_S),
             patch.object(policy, "SHORT_NS", LONG_S * 1e9),  # counted, executions take long
-            running(Path(directory), data_plane, python_model=data_plane == "native") as callers,
+            patch.object(policy, "LONG_NS", LONG_S * 1e9),
+            running(Path(directory), transport, python_model=data_plane == "native") as callers,
             uncollected(),
         ):
             return {protocol: figures(protocol, callers, counter, crossing) for protocol in PROTOCOLS}

@@ -120,10 +120,11 @@ async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int,
     from app.ingress.service.routed import RoutedInferenceService
     from app.routing.table import ModelState, RoutingTable, VersionEntry
     from app.settings.settings import ServerSettings
+    from app.transport.settings import TransportSettings
     from benchmarks.one_process import StaticRouter
     from benchmarks.workloads import read_config
 
-    router = StaticRouter({"unix": address, "tcp": ""})
+    router = StaticRouter({"unix": address, "tcp": ""}, TransportSettings())
     config = read_config(ROOT / "model_repository", model).SerializeToString()
     entry = VersionEntry(model, 1, ModelState.READY, "", f"{model}:1", config)
     await router.apply(RoutingTable(1, True, (entry,)))
