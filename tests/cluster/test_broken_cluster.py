@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 NOTICED_S = 1.0
 EXIT_S = 10.0
-SLACK_S = 2.0
+SLACK_S = 5.0
 """Of a machine that runs other things too."""
 RAYLET = "raylet/raylet"
 GCS = "gcs/gcs_server"

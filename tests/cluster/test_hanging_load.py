@@ -73,10 +73,10 @@ def test_a_load_that_never_returns(tmp_path: Path) -> None:
         client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
         began = time.monotonic()
         client.unload_model("stuck")
-        assert time.monotonic() - began < 8
-        wait_until(lambda: not first.thread.is_alive(), 5.0, "the load is answered")
+        assert time.monotonic() - began < 20
+        wait_until(lambda: not first.thread.is_alive(), 20.0, "the load is answered")
         assert "unloaded while it was loading" in first.error
-        wait_until(lambda: not server.replicas("stuck:1"), 10.0, "its process is killed")
+        wait_until(lambda: not server.replicas("stuck:1"), 30.0, "its process is killed")
         second = hangs(server, "stuck2")
         client.load_model("good")
         assert client.is_model_ready("good")
@@ -84,6 +84,6 @@ def test_a_load_that_never_returns(tmp_path: Path) -> None:
         began = time.monotonic()
         status = server.stop(signal.SIGTERM)
     assert status == 0
-    assert time.monotonic() - began < 15
-    second.thread.join(5)
+    assert time.monotonic() - began < 30
+    second.thread.join(20)
     assert second.error

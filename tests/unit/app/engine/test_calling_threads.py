@@ -35,8 +35,9 @@ return responses
 ALLOWED = {
     "goes": (ErrorCode.NOT_FOUND, ErrorCode.UNAVAILABLE),
     "timeout": (ErrorCode.UNAVAILABLE,),
-    "cancel": (ErrorCode.UNAVAILABLE,),  # a model whose clients leave refuses what has to wait for longer
+    "cancel": (ErrorCode.UNAVAILABLE,),  # clients that leave late, as on a busy machine, teach it to refuse
 }
+ANSWERED = {"double", "chain", "caller", "batched", "submit", "iterator"}
 WARM_CALLS = 2 * policy.REQUIRED_RUNS
 THREADS = 6
 
@@ -71,7 +72,7 @@ def run_threads(works: Sequence[Callable[[], object]]) -> None:
     threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     for thread in threads:
         thread.join(deadline - time.monotonic())
     assert not any(thread.is_alive() for thread in threads), "a call has no response"
@@ -123,6 +124,7 @@ class Stress:
     def __init__(self, engine: Engine, seconds: float) -> None:
         self._engine = engine
         self._until = time.monotonic() + seconds
+        self._give_up = self._until + 8
         self.wrong: list[object] = []
         self.answered: Counter[str] = Counter()
         self._ways: dict[str, tuple[Callable[[], object], float]] = {
@@ -154,9 +156,14 @@ class Stress:
         assert np.from_dlpack(next(second).outputs["OUT"]).tolist() == [4, 8]
         return np.from_dlpack(next(first).outputs["OUT"]).tolist()
 
+    def goes_on(self) -> bool:
+        """Whether there is time, or, on a busy machine, a call that must be answered was not yet."""
+        now = time.monotonic()
+        return now < self._until or (now < self._give_up and not self.answered.keys() >= ANSWERED)
+
     def call(self, seed: int) -> None:
         choose = random.Random(seed)
-        while time.monotonic() < self._until:
+        while self.goes_on():
             self.call_once(choose.choice(list(self._ways)))
 
     def call_once(self, name: str) -> None:
@@ -172,7 +179,7 @@ class Stress:
             self.wrong.append((name, error))
 
     def reload(self) -> None:
-        while time.monotonic() < self._until:
+        while self.goes_on():
             self._engine.unload("goes")
             self._engine.load("goes")
 
@@ -181,7 +188,7 @@ def test_threads_call_models_that_come_and_go(engine: Engine) -> None:
     stress = Stress(engine, 0.7)
     run_threads([*(partial(stress.call, seed) for seed in range(THREADS)), stress.reload])
     assert not stress.wrong, stress.wrong[:3]
-    assert set(stress.answered) >= {"double", "chain", "caller", "batched", "submit", "iterator"}
+    assert stress.answered.keys() >= ANSWERED
     channels = [replica.channel for replica in engine._applications.replicas.values()]
     block_until(lambda: not any(channel.outstanding for channel in channels))
     run_threads(

@@ -24,7 +24,9 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
 
-WAIT_S = 10.0
+WAIT_S = 30.0
+UNTIL_IT_ARRIVES = (0.3, 2.0, 20.0)
+"""Seconds that a call without an answer is given: on a busy machine the first may pass before it arrives."""
 
 
 class FakeCall:

@@ -21,7 +21,7 @@ from app.transport.event_loop_thread import LoopThread
 from tests.server import free_port
 from tests.unit.app.http_fakes import FakeService
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class RecordingService(FakeService):

@@ -52,6 +52,7 @@ class Scripted:
         self.requests: list[InferRequest] = []
         self.replies: list[Callable[[InferResponse], None]] = []
         self.cancelled: list[str] = []
+        self.released = asyncio.Event()
 
     def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
         if request.model_name == "raise":
@@ -70,6 +71,8 @@ class Scripted:
     async def control(self, verb: str, payload: Any) -> Any:
         if verb == "sleep":
             await asyncio.sleep(payload)
+        if verb == "hold":
+            await self.released.wait()
         if verb == "raise":
             raise not_found("no such verb")
         if verb == "crash":
@@ -142,9 +145,14 @@ async def failure_of(channel: Channel, request: InferRequest) -> Failure:
 class ReplicaProcess:
     """`replica_process.py` in a child."""
 
-    def __init__(self, child: asyncio.subprocess.Process, addresses: dict[str, str]) -> None:
+    def __init__(self, child: asyncio.subprocess.Process, addresses: dict[str, str], released: Path) -> None:
         self.child = child
         self.addresses = addresses
+        self._released = released
+
+    def release(self) -> None:
+        """Let it answer what keeps it busy."""
+        self._released.touch()
 
 
 @pytest.fixture
@@ -162,7 +170,7 @@ async def replica(tmp_path: Path) -> AsyncIterator[ReplicaProcess]:
     assert child.stdout is not None
     line = await asyncio.wait_for(child.stdout.readline(), 30)
     unix, tcp = line.decode().split()
-    yield ReplicaProcess(child, {"unix": unix, "tcp": tcp})
+    yield ReplicaProcess(child, {"unix": unix, "tcp": tcp}, tmp_path / "private" / "released")
     if child.returncode is None:
         child.kill()
     await child.wait()

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
@@ -11,13 +12,17 @@ from app.transport.channel.server import ChannelServer
 
 
 class Replica:
+    def __init__(self, released: Path) -> None:
+        self._released = released
+
     def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
         outputs = tuple(Tensor(t.name, t.datatype, t.shape, t.data) for t in request.inputs)
         response = InferResponse(request.model_name, "1", outputs, request.id)
         if request.model_name == "slow":
             asyncio.get_running_loop().call_later(0.05, reply, response)
         elif request.model_name == "busy":  # as a model does that keeps the interpreter lock
-            time.sleep(1.0)
+            while not self._released.exists():
+                time.sleep(0.001)
             reply(response)
         elif request.model_name != "hold":
             reply(response)
@@ -28,7 +33,7 @@ class Replica:
 
 
 async def main(path: str, key: bytes) -> None:
-    server = ChannelServer(Replica(), key)
+    server = ChannelServer(Replica(Path(path).with_name("released")), key)
     print(*await server.listen(path, "127.0.0.1"), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     await server.drain(10)

@@ -1,7 +1,6 @@
 """Python models served on the event loop of their replica."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.unit.deployments.bls.test_service import bench as bench
 from tests.unit.deployments.bls.test_service import output
 from tests.unit.ensembles import Asked
 from tests.unit.scheduling_fakes import FakeServeBatch
+from tests.waiting import until
 
 CALLER = """
 import triton_python_backend_utils as pb_utils
@@ -144,12 +144,14 @@ async def test_a_looping_python_model_returns_to_its_thread_for_good(
     for _ in range(REQUIRED_RUNS):
         await handle.call({"IN": np.zeros(4, np.float32)})
     assert thread.executes_on_loop
-    looping = np.ones(4, np.float32)
-    threading.Timer(1.5, looping.__setitem__, (0, 0)).start()  # the model reads the caller's memory
+    looping, watchdog, now = np.ones(4, np.float32), served.instances.watchdog, 100.0
+    monkeypatch.setattr(watchdog, "_clock", lambda: now)
     call = asyncio.create_task(handle.call({"IN": looping}))
-    await asyncio.sleep(1.25)  # the watchdog measures how long the loop has really been busy
-    assert served.instances.watchdog.check() == ""
-    assert "model 'caller' has kept the event loop of its replica busy for 1." in caplog.text
+    await until(lambda: watchdog._busy_since)
+    now += 1.25
+    assert watchdog.check() == ""
+    assert "model 'caller' has kept the event loop of its replica busy for 1.2 s" in caplog.text
+    looping[0] = 0  # the model reads the caller's memory
     await call
     for _ in range(REQUIRED_RUNS):
         assert not thread.executes_on_loop

@@ -20,7 +20,7 @@ async def test_watch_returns_the_next_table() -> None:
     watch = asyncio.create_task(publisher.watch("a", publisher.table.number))
     await asyncio.sleep(0)
     number = await publisher.publish((ENTRY,), True)
-    table = decode_table(await asyncio.wait_for(watch, 1))
+    table = decode_table(await asyncio.wait_for(watch, 10))
     assert (table.number, table.entries, table.initialised) == (number, (ENTRY,), True)
 
 
@@ -47,7 +47,7 @@ async def test_wait_acknowledged_waits_for_every_ingress() -> None:
     await let_run()
     assert not acknowledged.done()
     second = asyncio.create_task(publisher.watch("b", number))
-    await asyncio.wait_for(acknowledged, 1)
+    await asyncio.wait_for(acknowledged, 10)
     first.cancel()
     second.cancel()
 
@@ -56,7 +56,7 @@ async def test_silent_ingress_is_forgotten() -> None:
     publisher = RoutingPublisher()
     await publisher.receive("dead", publisher.table.number)
     number = await publisher.publish((ENTRY,), True)
-    await asyncio.wait_for(publisher.wait_acknowledged(number), 4)
+    await asyncio.wait_for(publisher.wait_acknowledged(number), 20)
 
 
 async def test_table_numbers_rise_over_a_restart() -> None:
@@ -80,7 +80,7 @@ async def test_changes_within_the_shortest_time_go_out_together(monkeypatch: pyt
     assert (table.number, len(table.entries)) == (numbers[-1], 3)
     assert not acknowledged.done()
     watch = asyncio.create_task(publisher.watch("a", table.number))
-    await asyncio.wait_for(acknowledged, 1)  # by a later table, which has what the awaited one had
+    await asyncio.wait_for(acknowledged, 10)  # by a later table, which has what the awaited one had
     watch.cancel()
 
 

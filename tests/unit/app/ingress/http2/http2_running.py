@@ -15,7 +15,9 @@ from app.ingress.http2.streaming_call import StreamingCall
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.settings.fronts import Http2Settings
 
-WAIT_S = 10.0
+WAIT_S = 30.0
+UNTIL_IT_ARRIVES = (0.2, 2.0, 20.0)
+"""Seconds that a call without an answer is given: on a busy machine the first may pass before it arrives."""
 
 
 class Handlers:

@@ -83,11 +83,12 @@ def test_a_long_request_has_been_coming_for_a_while(tmp_path: Path) -> None:
         front = HttpFront(FakeService(), observer=watch)
         port = await front.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        data = request(INFER, json.dumps(infer_document([1.0, 2.0])).encode())
-        writer.write(data[:-5])
-        await writer.drain()
+        data = request(INFER, json.dumps(infer_document([1.0, 2.0])).encode(), "Expect: 100-continue")
+        head, body = data.split(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        assert b"100 Continue" in await reader.readline() and await reader.readline() == b"\r\n"
         await asyncio.sleep(0.05)  # the time between the two timestamps below
-        writer.write(data[-5:])
+        writer.write(body)
         assert b"200 OK" in await reader.readline()
         writer.close()
         await front.stop(1.0)

@@ -155,10 +155,13 @@ async def test_control(start: Start, scheme: str) -> None:
 
 
 async def test_concurrent_control_calls_are_limited(start: Start) -> None:
-    channel = await (await start(TransportSettings(max_controls=2))).connect()
-    calls = [channel.control("sleep", 0.05) for _ in range(3)]
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    assert [isinstance(result, InferError) for result in results] == [False, False, True]
+    pair = await start(TransportSettings(max_controls=2))
+    channel = await pair.connect()
+    first, second, third = (asyncio.ensure_future(channel.control("hold")) for _ in range(3))
+    with pytest.raises(InferError):
+        await third
+    pair.handler.released.set()
+    assert [(await call)["verb"] for call in (first, second)] == ["hold", "hold"]
 
 
 async def test_cancel(start: Start, scheme: str) -> None:
@@ -217,7 +220,7 @@ async def test_deadline(start: Start, scheme: str) -> None:
     begun = time.monotonic()
     error = await failure_of(channel, make_request(model="hold", id="1", deadline=begun + 0.05))
     assert (error.code, error.message) == (ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
-    assert 0.05 <= time.monotonic() - begun < 1
+    assert time.monotonic() - begun >= 0.05
     await until(lambda: pair.handler.cancelled == ["1"])
 
 
@@ -229,11 +232,12 @@ async def test_deadlines_expire_in_order_and_met_ones_do_not(start: Start) -> No
     for delay in (0.30, 0.10, 0.20, -5.0):
         request = make_request(model="hold", id=str(delay), deadline=now + delay)
         channel.submit(request, lambda response: seen.append(response.id))
-    for deadline in (now + 0.05, now + 1e9, float("inf"), 1e300):
+    for deadline in (now + 30, now + 1e9, float("inf"), 1e300):
         response = await infer(channel, make_request(deadline=deadline))
         assert response.failure is None
     await until(lambda: len(seen) == 4)
     assert seen == ["-5.0", "0.1", "0.2", "0.3"]
+    assert not channel._deadlines._buckets, "those of answered requests are left"
 
 
 async def test_raising_sink_does_not_affect_others(start: Start) -> None:
@@ -293,7 +297,7 @@ async def test_idle_arena_returns_its_memory(start: Start) -> None:
     assert arena is not None
     await until(lambda: arena.live == 0)
     before = arena.allocations
-    await asyncio.sleep(0.2)  # four times the delay after which an idle arena is trimmed
+    await until(lambda: not arena.memory[1])  # of the tensor, the first slab
     assert arena.allocations == before
     assert bytes(arena.allocate(3_000_000)[1][:10]) == bytes(10)  # type: ignore[index]
 

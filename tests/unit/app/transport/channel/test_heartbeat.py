@@ -87,6 +87,7 @@ async def test_a_busy_replica_is_suspected_and_keeps_its_requests(
     channel.submit(make_request(model="busy"), answers.append)
     await until(lambda: channel.suspected)
     assert not channel.ready and not channel.unreachable and not answers
+    replica.release()
     await until(lambda: answers)
     assert answers[0].failure is None
     await until(lambda: channel.ready)
@@ -101,6 +102,7 @@ async def test_requests_of_a_replica_that_is_busy_for_too_long_fail(replica: Rep
     channel.submit(make_request(model="busy"), answers.append)
     await until(lambda: answers)
     assert answers[0].failure is not None and "no answer for" in answers[0].failure.message
+    replica.release()
     await until(lambda: channel.ready)  # it is used again
     channel.close()
     await until(lambda: channel.closed)
