@@ -34,6 +34,8 @@ _SUSTAINED_NS: Final = 200_000_000
 """And for this time, in which such a client has closed its connections."""
 _GROWTH: Final = 1.01
 """While nobody leaves, clients are believed to wait so much longer after each time that they waited."""
+_SHORTEST_NS: Final = 10_000_000
+"""Nobody has waited for too long after less: such a client has changed its mind."""
 _MEMORY: Final = 30
 """So many times the time that they waited, after which it is forgotten."""
 
@@ -174,8 +176,11 @@ class Admission:
         now = self.clock()
         waited_ns = now - request.arrival_ns
         timed_ns = self._timed(request).at_ns
-        # The end of its own deadline tells nothing about others.
-        if self._learns and not (timed_ns and waited_ns > SAFETY * (timed_ns - request.arrival_ns)):
+        # The end of its own deadline tells nothing about others. Nor does a client that leaves sooner than it
+        # could have had an answer from an empty queue: it would leave whoever else was refused.
+        soonest_ns = max(self.lead * self.execution_ns.value / SAFETY, _SHORTEST_NS)
+        at_deadline = timed_ns and waited_ns > SAFETY * (timed_ns - request.arrival_ns)
+        if self._learns and waited_ns > soonest_ns and not at_deadline:
             self._patience.record_departure(waited_ns, answered, now)
             self._know(self._patience.known)
 

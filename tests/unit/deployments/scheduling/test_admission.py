@@ -186,6 +186,21 @@ class TestAdmission:
             admission.record_departure(request, 0)
         assert not admission.is_learned
 
+    @pytest.mark.parametrize(("execution_s", "waited_s"), [(0.1, 0.12), (1e-5, 0.009)])
+    def test_client_that_leaves_before_it_could_have_an_answer_tells_nothing(
+        self, answers: Answers, execution_s: float, waited_s: float
+    ) -> None:
+        admission = self.admission()
+        for _ in range(20):
+            admission.execution_ns.add(execution_s * S)
+        for number in range(300):
+            request = pending(answers, str(number))
+            request.arrival_ns = self.now
+            self.now += int(waited_s * S)
+            admission.record_departure(request, 0)
+        assert not admission.is_learned
+        assert admission.refusal(request, 10 * S) is None
+
     def test_departures_are_not_learned_from_if_so_configured(self, answers: Answers) -> None:
         for learns in (False, True):
             admission = self.admission(learns=learns)
