@@ -30,6 +30,8 @@ class LoadStatistics(Statistics):
         self.waits: Counter[int] = Counter()
         self.memory = Memory()
 
+    new_durations = None  # `record_success` does more
+
     def record_success(self, total_ns: int, queue_ns: int) -> None:
         """Record a request that succeeded."""
         super().record_success(total_ns, queue_ns)

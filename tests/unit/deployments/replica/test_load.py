@@ -60,6 +60,7 @@ def test_requests_that_were_refused_have_only_waited() -> None:
     counted.record_success(10, 4)
     assert (counted.waiting_ns, counted.executing_ns, counted.waits) == (9, 13, {3: 1})
     assert counted.succeeded == 1 and counted.counters.fail.count == 2
+    assert counted.new_durations is None, "who appends to it alone would not count the rest"
 
 
 def test_memory_is_that_of_the_container_where_it_has_less(
