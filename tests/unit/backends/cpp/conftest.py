@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import InferError
-from backends.cpp.build import compiler
+from backends.cpp.build import built_library, compiler
 
 PROBE = Path(__file__).parent / "probe"
 
@@ -20,6 +20,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (directory / name).mkdir()
         compile_c(f"{name}.c", directory / name / f"libtriton_{name}.so")
     compile_c("strategy.c", directory / "strategy.so")
+    built_library()  # here, for the time of a test is limited, and that of a fixture is not
     return directory
 
 
