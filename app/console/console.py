@@ -22,7 +22,7 @@ from app.settings.settings import ServerSettings
 _PATIENCE_S: Final = 5.0
 """Time between two signs of life while Ray starts."""
 _OUTPUT_S: Final = 0.5
-"""Time in which what workers have printed arrives here: Ray looks for it every 0.1 seconds."""
+"""Longest time in which what workers have printed arrives here: Ray looks for it every 0.1 seconds."""
 
 
 class Console:
@@ -32,6 +32,7 @@ class Console:
         self._settings = settings
         self._started = time.monotonic()
         self._ray_log: logging.Handler | None = None
+        self._table_printed = threading.Event()
         _say(messages.starting(settings))
 
     @contextmanager
@@ -55,10 +56,11 @@ class Console:
         Returns:
             Whether the server goes on: every model of the start is loaded, or `--exit-on-error` is off.
         """
-        time.sleep(_OUTPUT_S)
         if self._settings.repository.exit_on_error and not table.all_loaded:
+            time.sleep(_OUTPUT_S)  # the reasons, of all replicas, come first
             print(messages.failed(table, self._log_path), file=sys.stderr, flush=True)
             return False
+        self._table_printed.wait(_OUTPUT_S)
         _say(messages.ready(self._settings, table, self._seconds, self._log_path, os.getpid()))
         return True
 
@@ -70,7 +72,7 @@ class Console:
         except OSError as error:
             print(f"warning: the messages of Ray are printed: {error}", file=sys.stderr)
         else:
-            divert_ray_output(self._ray_log)
+            self._table_printed = divert_ray_output(self._ray_log).table_printed
 
     def _record(self) -> None:
         """Let `nereid status` find this server until it ends."""

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from logging.handlers import RotatingFileHandler
@@ -25,6 +26,9 @@ _RAYS: Final = re.compile(
 """How the log lines of Serve, of Ray and of the gRPC library in it begin."""
 _OURS: Final = re.compile(r"([IWEF]\d{4} \S+|\d{4}-\d\d-\d\dT\S+Z [IWEF]) \d+ \S+\.py:\d+\]")
 """How the server's log lines begin (`app/core/observability/log.py`)."""
+_RULE: Final = re.compile(r"\+-[-+]*-\+$")
+"""A line of dashes of the table of models, which has three."""
+_MANAGER: Final = "ServeReplica:nereid:repository-manager"
 _FILE_BYTES: Final = 16 << 20
 _FILES_KEPT: Final = 16
 _PROCESSES: Final = 4096
@@ -52,10 +56,10 @@ def open_ray_log() -> logging.Handler:
     return handler
 
 
-def divert_ray_output(handler: logging.Handler) -> None:
+def divert_ray_output(handler: logging.Handler) -> "WorkerOutput":
     """Send what Ray and Serve log in this process and in the workers to a handler; print workers' own lines.
 
-    Call it when Ray is connected.
+    Returns what prints them. Call it when Ray is connected.
     """
     from ray._private import worker
     from ray._private.ray_logging import global_worker_stdstream_dispatcher as printers
@@ -69,6 +73,7 @@ def divert_ray_output(handler: logging.Handler) -> None:
     printers.remove_handler(_HANDLER)
     printers.add_handler(_HANDLER, output)
     worker.print_to_stdstream = lambda data, ignore_prefix: output(data)  # for messages of the raylet
+    return output
 
 
 class WorkerOutput:
@@ -76,10 +81,15 @@ class WorkerOutput:
 
     Args:
         rays: receives Ray's lines.
+
+    Attributes:
+        table_printed: set when the manager's table of the models of the start was printed.
     """
 
     def __init__(self, rays: logging.Handler) -> None:
         self._rays = rays
+        self.table_printed = threading.Event()
+        self._rules = 0
         self._in_rays: dict[tuple[object, bool], bool] = {}
         """Whether the last line of each process belonged to Ray, by its id and whether it was on stderr."""
 
@@ -93,6 +103,10 @@ class WorkerOutput:
         for line in (line for ours, line in lines if ours):
             print(line, file=stream)
         stream.flush()
+        if title == _MANAGER and not self.table_printed.is_set():
+            self._rules += sum(_RULE.match(line) is not None for _, line in lines)
+            if self._rules >= 3:
+                self.table_printed.set()
         for line in (line for ours, line in lines if not ours):
             record = logging.LogRecord(title, logging.INFO, "", 0, line, None, None)
             self._rays.handle(record)

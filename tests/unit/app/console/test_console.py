@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from app.console import console
 from app.console.console import Console
 from app.console.server_record import running_servers
+from app.ray_adapter.worker_output import WorkerOutput
 from app.routing.table import RoutingTable
 from app.settings.settings import ClusterSettings, RepositorySettings, ServerSettings
+from deployments.manager.load_messages import status_table
 from tests.waiting import block_until
 
 SETTINGS = ServerSettings(repository=RepositorySettings(paths=("/models",)))
@@ -32,7 +35,12 @@ def at_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[..
 @pytest.fixture
 def diverted(monkeypatch: pytest.MonkeyPatch) -> list[logging.Handler]:
     found: list[logging.Handler] = []
-    monkeypatch.setattr(console, "divert_ray_output", found.append)
+
+    def divert(handler: logging.Handler) -> WorkerOutput:
+        found.append(handler)
+        return WorkerOutput(handler)
+
+    monkeypatch.setattr(console, "divert_ray_output", divert)
     return found
 
 
@@ -63,6 +71,28 @@ def test_start_is_told_step_by_step(
     for call in at_exit:
         call()
     assert running_servers() == []
+
+
+def test_the_banner_waits_for_the_table_of_models_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = WorkerOutput(logging.NullHandler())
+    monkeypatch.setattr(console, "_OUTPUT_S", 600)
+    monkeypatch.setattr(console, "divert_ray_output", lambda _: output)
+    made = Console(SETTINGS)
+    with made.ray_start():
+        pass
+    capsys.readouterr()
+    table = RoutingTable(1, True, all_loaded=True)
+    ending = threading.Thread(target=made.ended, args=(table,), daemon=True)
+    ending.start()
+    batch = {"actor_name": "ServeReplica:nereid:repository-manager", "pid": 7, "is_err": False}
+    *most, last = status_table(table).splitlines()
+    output({**batch, "lines": most})
+    assert "Nereid" not in capsys.readouterr().out
+    output({**batch, "lines": [last]})
+    ending.join(30)
+    assert not ending.is_alive() and "ready, without any model" in capsys.readouterr().out
 
 
 def test_log_ray_leaves_the_output_of_ray_alone(
