@@ -1,15 +1,21 @@
-"""Messages between a replica and the worker process of an instance, with tensors, over a stream socket.
+"""Messages between a replica and the worker process of an instance, with tensors, over a socket of packets.
 
-A message is a JSON object, followed by the bytes of its tensors. From `SHARED_BYTES` on, these are in
-shared memory: in an arena of the sender (`tensor_memory.py`) or, where that is full, in anonymous memory
-(memfd) of their own, whose descriptor is passed along, sealed so that neither side can change or shrink what
-the other reads. Data of clients is never unpickled.
+A message is a JSON object, followed by the bytes of its tensors; one system call sends it, and one receives
+it. From `SHARED_BYTES` on, the tensors are in shared memory: in an arena of the sender (`tensor_memory.py`)
+or, where that is full, in anonymous memory (memfd) of their own, whose descriptor is passed along, sealed so
+that neither side can change or shrink what the other reads. A JSON of that size is there too, before them.
+Data of clients is never unpickled.
+
+To write and to read JSON takes longer than all else that is done for a small message. So a message that
+comes again and again is encoded once (`encoded`), and decoded once by each end that receives it: what
+differs from one to the next is in a first buffer, as if it were a tensor.
 
 The framing of `app.transport.wire` is not shared: it needs msgspec, which the environment of a worker may
-lack, and it reads ahead, which would separate descriptors from their messages. 30 lines are in common.
+lack, and it reads ahead, which would separate descriptors from their messages.
 
     u32 size of the JSON | u64 size of the tensors' bytes | u32 where they lie in the arena |
-    u8 what comes along | u16 number of releases | u32 for each: where the tensors lay | JSON | bytes
+    u8 what comes along | u8 whether the JSON comes again | u16 number of releases |
+    u32 for each: where the tensors lay | JSON | bytes
 
 What comes along: nothing (0), a descriptor of memory of their own (1), a socket of a further link (2),
 nothing because they lie in the arena (3), or the arena's descriptor, because they are the first there (4).
@@ -21,23 +27,34 @@ import mmap
 import os
 import socket
 import threading
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from struct import Struct, pack, unpack
+from struct import Struct, pack, unpack_from
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.tensors import Buffer
+from app.transport.protocol import ALIGNMENT
 from backends.python.worker.tensor_memory import ReceivedTensors, SentTensors, padded
 
 Message = dict[str, Any]
 
 SHARED_BYTES: Final = 64 * 1024
-_MAX_JSON: Final = 1 << 30
-_HEAD: Final = Struct("<IQIBH")
+_PACKET_BYTES: Final = 4 * SHARED_BYTES
+"""Room for the largest packet: a JSON and tensors of less than `SHARED_BYTES` each, and releases."""
+_MAX_RELEASES: Final = 1024
+"""In a message; the next one has the others."""
+_MAX_KNOWN: Final = 256
+"""Messages that come again of which an end keeps the decoded form."""
+_PART_BYTES: Final = 1 << 30
+_HEAD: Final = Struct("<IQIBBH")
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _EMPTY: Final = memoryview(b"")
+_PADDING: Final = bytes(ALIGNMENT)
+_ROOM: Final = socket.CMSG_SPACE(4)
+"""For one descriptor."""
 RELEASED: Final = "released"
 """What a message does that only says where tensors lay that are no longer used."""
 _TELL_S: Final = 2.0
@@ -83,9 +100,24 @@ class _Packed(NamedTuple):
     text: bytes
     size: int = 0
     along: int = _INLINE
+    again: bool = False
     descriptor: int = -1
     offset: int = 0
     tensors: bytes = b""
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return the sockets of both ends of a connection."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def encoded(message: Message) -> bytes:
+    """Return the JSON of a message.
+
+    Raises:
+        TypeError: it cannot be written as JSON.
+    """
+    return _JSON.encode(message).encode()
 
 
 class MessageSocket:
@@ -99,8 +131,10 @@ class MessageSocket:
     """Whether a message of its own says which tensors are no longer used here, if no other has said so."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Use a connected stream socket."""
+        """Use one of a `pair` of sockets."""
         self._socket = sock
+        self._packet = memoryview(bytearray(_PACKET_BYTES))
+        self._known: dict[bytes, Message] = {}
         self._lock = threading.Lock()
         self._sender = 0
         self._deferred: deque[_Packed] = deque()
@@ -116,7 +150,15 @@ class MessageSocket:
             TypeError: the message cannot be written as JSON.
             OSError: shared memory for the tensors cannot be allocated.
         """
-        self._send(self._packed(_encoded(message), buffers))
+        self._send(self._packed(encoded(message), buffers))
+
+    def send_encoded(self, text: bytes, again: bool, buffers: Sequence[Buffer]) -> None:
+        """Send a message by its JSON; with `again` it comes again, and what differs is in the buffers.
+
+        Raises:
+            LinkClosed, OSError: see `send`.
+        """
+        self._send(self._packed(text, buffers, again))
 
     def send_socket(self, message: Message, sock: socket.socket) -> None:
         """Send a message with a socket, which is then the other side's: its `message["socket"]`.
@@ -124,7 +166,7 @@ class MessageSocket:
         Raises:
             LinkClosed: the other process has ended.
         """
-        self._send(_Packed(_encoded(message), along=_SOCKET, descriptor=sock.detach()))
+        self._send(_Packed(encoded(message), along=_SOCKET, descriptor=sock.detach()))
 
     def _send(self, packed: _Packed) -> None:
         if self._sender == threading.get_ident():  # called by a destructor while this thread is sending
@@ -144,39 +186,64 @@ class MessageSocket:
     def receive(self) -> tuple[Message, Payload] | None:
         """Wait for a message; return None when the other process has ended.
 
+        A message that comes again is the same object each time.
+
         Raises:
-            OSError: the connection was lost in the middle of a message.
+            OSError: the connection was lost.
             ValueError: a malformed message.
         """
-        head, descriptors, _, _ = socket.recv_fds(self._socket, _HEAD.size, 1)
-        if not head:
+        count, ancillary, _, _ = self._socket.recvmsg_into([self._packet], _ROOM, socket.MSG_CMSG_CLOEXEC)
+        if not count:
             return None
+        if not ancillary:
+            return self._read(self._packet[:count], [])
+        descriptors = list(array("i", ancillary[0][2]))
         try:
-            head += self._exactly(_HEAD.size - len(head))
-            json_size, size, offset, along, releases = _HEAD.unpack(head)
-            largest = json_size if along in _ELSEWHERE else max(json_size, size)
-            if largest > _MAX_JSON or (along in _WITH_DESCRIPTOR) != bool(descriptors):
-                raise ValueError("a message of an impossible size")
-            if along == _SOCKET and not self.takes_sockets:
-                raise ValueError("a message with a socket")
-            if releases:
-                self._sent.release(unpack(f"<{releases}I", self._exactly(4 * releases)))
-            inline = 0 if along in _ELSEWHERE else size
-            rest = memoryview(self._exactly(json_size + inline))
-            message = json.loads(str(rest[:json_size], "utf-8"))
-            if along == _SHARED:
-                return message, Payload(_mapped(descriptors[0], size))
-            if along == _ARENA_FIRST:
-                self._received.map(descriptors[0], self.changes_tensors)
-            if along in _ELSEWHERE:
-                self._tell_later()
-                return message, Payload(self._received.view(offset, size))
-            if along == _SOCKET:
-                message["socket"] = descriptors.pop()
+            return self._read(self._packet[:count], descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        return message, Payload(rest[json_size:])
+
+    def _read(self, packet: memoryview, descriptors: list[int]) -> tuple[Message, Payload]:
+        """Return the message of a packet; take the descriptors that are kept."""
+        if len(packet) < _HEAD.size:
+            raise ValueError("a message without a head")
+        json_size, size, offset, along, again, releases = _HEAD.unpack_from(packet)
+        start = _HEAD.size + 4 * releases
+        text_there = json_size >= SHARED_BYTES and along in _ELSEWHERE
+        inline = (0 if text_there else json_size) + (0 if along in _ELSEWHERE else size)
+        if start + inline != len(packet) or (along in _WITH_DESCRIPTOR) != bool(descriptors):
+            raise ValueError("a message of an impossible size")
+        if along == _SOCKET and not self.takes_sockets:
+            raise ValueError("a message with a socket")
+        if releases:
+            self._sent.release(unpack_from(f"<{releases}I", packet, _HEAD.size))
+        if along in _ELSEWHERE:
+            payload = self._payload_elsewhere(along, offset, size, descriptors)
+        else:
+            payload = Payload(memoryview(bytearray(packet[len(packet) - size :])))
+        text = payload.read(json_size) if text_there else packet[start : start + json_size]
+        message = self._known_message(bytes(text)) if again else json.loads(str(text, "utf-8"))
+        if along == _SOCKET:
+            message["socket"] = descriptors.pop()
+        return message, payload
+
+    def _payload_elsewhere(self, along: int, offset: int, size: int, descriptors: list[int]) -> Payload:
+        if along == _SHARED:
+            return Payload(_mapped(descriptors[0], size))
+        if along == _ARENA_FIRST:
+            self._received.map(descriptors[0], self.changes_tensors)
+        self._tell_later()
+        return Payload(self._received.view(offset, size))
+
+    def _known_message(self, text: bytes) -> Message:
+        message = self._known.get(text)
+        if message is None:
+            message = json.loads(text)
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[text] = message
+        return message
 
     def _tell_later(self) -> None:
         """Tell the other side what is no longer used: without a next message its memory stayed in use."""
@@ -206,40 +273,34 @@ class MessageSocket:
         self._socket.close()
         self._sent.close()
 
-    def _packed(self, text: bytes, buffers: Sequence[Buffer]) -> _Packed:
-        size = sum(padded(len(buffer)) for buffer in buffers)
+    def _packed(self, text: bytes, buffers: Sequence[Buffer], again: bool = False) -> _Packed:
+        if len(text) >= SHARED_BYTES:
+            buffers = [text, *buffers]
+        size = 0
+        for buffer in buffers:
+            size += padded(len(buffer))
         if size < SHARED_BYTES:
-            return _Packed(text, size, tensors=_joined(buffers))
+            return _Packed(text, size, _INLINE, again, tensors=_joined(buffers))
         offset = self._sent.place(buffers, size)
         if offset is None:
-            return _Packed(text, size, _SHARED, _shared(buffers, size))
-        return _Packed(text, size, _ARENA, offset=offset)
+            return _Packed(text, size, _SHARED, again, _shared(buffers, size))
+        return _Packed(text, size, _ARENA, again, offset=offset)
 
     def _write(self, packed: _Packed) -> None:
-        text, size, along, descriptor, offset, tensors = packed
+        text, size, along, again, descriptor, offset, tensors = packed
         if along == _ARENA and (descriptor := self._sent.take_descriptor()) >= 0:
             along = _ARENA_FIRST
-        released = self._received.take_released()
-        head = _HEAD.pack(len(text), size, offset, along, len(released))
-        data = b"".join((head, pack(f"<{len(released)}I", *released), text, tensors))
+        released = self._received.take_released(_MAX_RELEASES)
+        head = _HEAD.pack(len(text), size, offset, along, again, len(released))
+        places = pack(f"<{len(released)}I", *released) if released else b""
+        packet = b"".join((head, places, text if len(text) < SHARED_BYTES else b"", tensors))
         if descriptor < 0:
-            self._socket.sendall(data)
+            self._socket.send(packet)
             return
         try:
-            sent = socket.send_fds(self._socket, [data], [descriptor])
+            socket.send_fds(self._socket, [packet], [descriptor])
         finally:
             os.close(descriptor)
-        self._socket.sendall(memoryview(data)[sent:])
-
-    def _exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            count = self._socket.recv_into(view)
-            if not count:
-                raise ConnectionResetError("the process ended in the middle of a message")
-            view = view[count:]
-        return data
 
 
 def failure_fields(failure: Failure) -> list[str]:
@@ -253,14 +314,11 @@ def read_failure(fields: Sequence[str]) -> Failure:
     return Failure(ErrorCode(code), message, FailureReason(reason))
 
 
-def _encoded(message: Message) -> bytes:
-    return _JSON.encode(message).encode()
-
-
 def _joined(buffers: Sequence[Buffer]) -> bytes:
-    parts: list[bytes] = []
+    parts: list[Buffer] = []
     for buffer in buffers:
-        parts += [bytes(buffer), bytes(padded(len(buffer)) - len(buffer))]
+        parts.append(buffer)
+        parts.append(_PADDING[: -len(buffer) % ALIGNMENT])
     return b"".join(parts)
 
 
@@ -272,8 +330,8 @@ def _shared(buffers: Sequence[Buffer], size: int) -> int:
         position = 0
         for buffer in buffers:
             view = memoryview(buffer).cast("B") if len(buffer) else _EMPTY
-            for start in range(0, len(view), _MAX_JSON):  # the kernel writes less than 2 GiB at once
-                part = view[start : start + _MAX_JSON]
+            for start in range(0, len(view), _PART_BYTES):  # the kernel writes less than 2 GiB at once
+                part = view[start : start + _PART_BYTES]
                 if os.pwrite(descriptor, part, position + start) != len(part):
                     raise OSError("the machine has no memory for the tensors of a message")
             position += padded(len(view))

@@ -14,9 +14,17 @@ from backends.base import Request
 from backends.python.api.errors import describe
 from backends.python.execution import loader
 from backends.python.execution.structs import import_ours
+from backends.python.worker.batch_codec import (
+    DETACHED,
+    RESCHEDULED,
+    Outcome,
+    Texts,
+    encode_outcome,
+    read_batch,
+)
 from backends.python.worker.framing import RELEASED, Message, MessageSocket, Payload, failure_fields
 from backends.python.worker.link import Link
-from backends.python.worker.link_codec import read_request, response_fields
+from backends.python.worker.link_codec import response_fields
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +78,7 @@ class InstanceWorker:
         self._link = link
         self._jobs = jobs
         self._thread = 0
+        self._texts = Texts()
         self._execution: Executes | None = None
         self._batched: list[tuple[int, InferResponse]] | None = None
         self._verbs: dict[str, Callable[[Message, Payload], None]] = {
@@ -137,8 +146,7 @@ class InstanceWorker:
 
     def _execute(self, message: Message, payload: Payload) -> None:
         assert self._execution is not None
-        numbers = [number for number, _ in message["requests"]]
-        requests = [self._request(number, fields, payload) for number, fields in message["requests"]]
+        requests = [RemoteRequest(*each, self) for each in read_batch(message["requests"], payload)]
         clock = Clock()
         # Responses sent before the model returns are sent in one message.
         self._batched = None if self._execution.decoupled else []
@@ -146,14 +154,12 @@ class InstanceWorker:
             self._execution.execute(requests, clock)
         finally:
             batched, self._batched = self._batched or [], None
-        value, buffers = _executed(numbers, requests, clock), list[Buffer]()
+        ids = {request.number: request.infer.id for request in requests}
+        flags = [DETACHED * request.detached + RESCHEDULED * request.rescheduled for request in requests]
         del requests  # so that the reply says that the memory of their tensors is free
         payload.drop()
-        value["responses"] = [(number, response_fields(response, buffers)) for number, response in batched]
-        self._reply(value, buffers)
-
-    def _request(self, number: int, fields: dict[str, Any], payload: Payload) -> Request:
-        return RemoteRequest(number, read_request(fields, payload), self)
+        outcome = Outcome(clock.compute_start_ns, clock.compute_end_ns, flags, batched)
+        self._jobs.send_encoded(*encode_outcome(outcome, ids, self._texts))
 
     def reply(self, number: int, response: InferResponse) -> None:
         """Send a response, at once or, during an execution, together with others when the model returns."""
@@ -168,8 +174,3 @@ class InstanceWorker:
     def cancelled(self, number: int) -> bool:
         """Whether a request was cancelled."""
         return bool(self._link.request({"do": "cancelled", "request": number})[0])
-
-
-def _executed(numbers: list[int], requests: list[Request], clock: Clock) -> dict[str, Any]:
-    flags = [(n, r.detached, r.rescheduled) for n, r in zip(numbers, requests, strict=True)]
-    return {"flags": flags, "start_ns": clock.compute_start_ns, "end_ns": clock.compute_end_ns}

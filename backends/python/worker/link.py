@@ -20,6 +20,7 @@ from backends.python.worker.framing import (
     Message,
     MessageSocket,
     Payload,
+    encoded,
     failure_fields,
     read_failure,
 )
@@ -43,8 +44,14 @@ class CallLink(MessageSocket):
             TimeoutError: no reply within `timeout` seconds; the link is of no use any more.
             TypeError, OSError: see `send`.
         """
+        return self.call_encoded(encoded(message), False, buffers, timeout)
+
+    def call_encoded(
+        self, text: bytes, again: bool, buffers: Sequence[Buffer], timeout: float | None = None
+    ) -> tuple[Any, Payload]:
+        """Do as `call`, for the JSON of a message; see `send_encoded`."""
         with self._calling:
-            self.send(message, buffers)
+            self.send_encoded(text, again, buffers)
             reply, payload = self._reply(timeout)
         if "error" in reply:
             raise read_failure(reply["error"]).error()
@@ -69,7 +76,7 @@ class Link(MessageSocket):
     """One end of the link for everything else. Any thread may ask; one runs `serve`."""
 
     def __init__(self, sock: socket, handle: Callable[[Message, Payload], None]) -> None:
-        """Use a connected stream socket; `handle` receives all messages but replies, in `serve`."""
+        """Use one of a `pair` of sockets; `handle` receives all messages but replies, in `serve`."""
         super().__init__(sock)
         self._handle = handle
         self._numbers = itertools.count(1)

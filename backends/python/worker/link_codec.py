@@ -7,64 +7,103 @@ from app.core.tensors import Buffer, InferRequest, InferResponse, RequestedOutpu
 from backends.python.worker.framing import Payload, failure_fields, read_failure
 
 _REQUEST: Final = (
-    "model_name",
-    "model_version",
-    "id",
     "parameters",
     "sequence_id",
     "sequence_start",
     "sequence_end",
     "priority",
     "timeout_us",
-    "deadline",
     "trace",
 )
-_RESPONSE: Final = ("model_name", "model_version", "id", "parameters", "final")
+"""Fields that are left out where they are 0, False or empty, as by default."""
+_RESPONSE: Final = ("model_name", "model_version", "parameters", "final")
 
 Fields = dict[str, Any]
 
 
 def request_fields(request: InferRequest, buffers: list[Buffer]) -> Fields:
     """Return a request as plain values; append the bytes of its inputs to `buffers`."""
-    fields = {name: getattr(request, name) for name in _REQUEST}
-    fields["inputs"] = _tensor_fields(request.inputs, buffers)
-    fields["outputs"] = [output.name for output in request.outputs]
-    fields["chain"] = request.chain
+    fields = common_request_fields(request)
+    fields["about"] |= {"id": request.id, "deadline": request.deadline}
+    fields["sizes"] = add_tensors(request.inputs, buffers)
     return fields
 
 
-def read_request(fields: Fields, payload: Payload) -> InferRequest:
+def read_sent_request(fields: Fields, payload: Payload) -> InferRequest:
     """Undo `request_fields`."""
-    inputs = _tensors(fields.pop("inputs"), payload)
-    outputs = tuple(RequestedOutput(name) for name in fields.pop("outputs"))
-    return InferRequest(inputs=inputs, outputs=outputs, chain=tuple(fields.pop("chain")), **fields)
+    return read_request(fields, fields["sizes"], payload)
+
+
+def common_request_fields(request: InferRequest) -> Fields:
+    """Return a request without what differs from one to the next: id, deadline and bytes."""
+    about = {"model_name": request.model_name, "model_version": request.model_version}
+    about |= {name: value for name in _REQUEST if (value := getattr(request, name))}
+    names = [output.name for output in request.outputs]
+    return {"about": about, "inputs": _heads(request.inputs), "outputs": names, "chain": request.chain}
+
+
+def read_request(fields: Fields, sizes: Sequence[int], payload: Payload, **about: Any) -> InferRequest:
+    """Return the request of `common_request_fields`, with what these lack of it."""
+    outputs = fields["outputs"]
+    return InferRequest(
+        inputs=read_tensors(fields["inputs"], sizes, payload),
+        outputs=tuple(map(RequestedOutput, outputs)) if outputs else (),
+        chain=tuple(fields["chain"]),
+        **fields["about"],
+        **about,
+    )
 
 
 def response_fields(response: InferResponse, buffers: list[Buffer]) -> Fields:
     """Return a response as plain values; append the bytes of its outputs to `buffers`."""
-    fields = {name: getattr(response, name) for name in _RESPONSE}
-    fields["outputs"] = _tensor_fields(response.outputs, buffers)
+    fields = common_response_fields(response)
+    fields["about"]["id"] = response.id
+    fields["sizes"] = add_tensors(response.outputs, buffers)
+    return fields
+
+
+def read_sent_response(fields: Fields, payload: Payload) -> InferResponse:
+    """Undo `response_fields`."""
+    return read_response(fields, fields["sizes"], payload)
+
+
+def common_response_fields(response: InferResponse) -> Fields:
+    """Return a response without its id and its bytes."""
+    fields: Fields = {
+        "about": {name: getattr(response, name) for name in _RESPONSE},
+        "outputs": _heads(response.outputs),
+    }
     if response.failure is not None:
         fields["failure"] = failure_fields(response.failure)
     return fields
 
 
-def read_response(fields: Fields, payload: Payload) -> InferResponse:
-    """Undo `response_fields`."""
-    outputs = _tensors(fields.pop("outputs"), payload)
-    failure = fields.pop("failure", None)
-    return InferResponse(outputs=outputs, failure=failure and read_failure(failure), **fields)
+def read_response(fields: Fields, sizes: Sequence[int], payload: Payload, **about: Any) -> InferResponse:
+    """Return the response of `common_response_fields`, with what these lack of it."""
+    outputs = read_tensors(fields["outputs"], sizes, payload)
+    failure = fields.get("failure")
+    if failure is not None:
+        about["failure"] = read_failure(failure)
+    return InferResponse(outputs=outputs, **{**about, **fields["about"]})
 
 
-def _tensor_fields(tensors: Iterable[Tensor], buffers: list[Buffer]) -> list[tuple[Any, ...]]:
-    heads = []
+def _heads(tensors: Iterable[Tensor]) -> list[tuple[Any, ...]]:
+    """Return tensors as plain values, without their bytes."""
+    return [(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors]
+
+
+def add_tensors(tensors: Iterable[Tensor], buffers: list[Buffer]) -> list[int]:
+    """Append the bytes of tensors to `buffers`; return how many each has."""
+    sizes = []
     for tensor in tensors:
         buffers.append(tensor.data)
-        heads.append((tensor.name, tensor.datatype, tensor.shape, len(tensor.data)))
-    return heads
+        sizes.append(len(tensor.data))
+    return sizes
 
 
-def _tensors(heads: Sequence[Any], payload: Payload) -> tuple[Tensor, ...]:
-    return tuple(
-        Tensor(name, datatype, tuple(shape), payload.read(nbytes)) for name, datatype, shape, nbytes in heads
-    )
+def read_tensors(heads: Sequence[Any], sizes: Sequence[int], payload: Payload) -> tuple[Tensor, ...]:
+    """Return the tensors of `heads`, with their bytes."""
+    tensors = []
+    for (name, datatype, shape), nbytes in zip(heads, sizes, strict=True):
+        tensors.append(Tensor(name, datatype, tuple(shape), payload.read(nbytes)))
+    return tuple(tensors)

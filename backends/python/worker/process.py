@@ -4,7 +4,6 @@ import itertools
 import logging
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -14,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import Any, Final
 
 from app.core.errors import InferError, internal
@@ -23,9 +23,9 @@ from backends.base import Request
 from backends.python.api import server_api
 from backends.python.api.errors import stub_failed
 from backends.python.worker.activation import environment_variables
-from backends.python.worker.framing import LinkClosed, Message, MessageSocket, Payload
+from backends.python.worker.framing import LinkClosed, Message, MessageSocket, Payload, pair
 from backends.python.worker.link import CallLink, Link
-from backends.python.worker.link_codec import read_response
+from backends.python.worker.link_codec import read_sent_response
 from backends.python.worker.process_calls import ProcessCalls
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Process:
         self._hello: Message | None = None
         self._started = threading.Event()  # said hello, or ended
         self._output: deque[str] = deque(maxlen=_LAST_LINES)
-        end, far_end = socket.socketpair()
+        end, far_end = pair()
         self.link = Link(end, self._handle)
         self._calls = ProcessCalls(self.link, self.name, self.in_flight)
         self._spawned: Future[subprocess.Popen[bytes]] = Future()
@@ -102,7 +102,7 @@ class Process:
         Raises:
             LinkClosed: it has ended, or is about to.
         """
-        end, far_end = socket.socketpair()
+        end, far_end = pair()
         jobs = CallLink(end)
         try:
             with self._ending:
@@ -169,7 +169,7 @@ class Process:
             return ""
         return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit status {code}"
 
-    def _introduce(self, name: str, far_end: socket.socket) -> None:
+    def _introduce(self, name: str, far_end: socket) -> None:
         assert self._hello is not None
         identity = (name, self.pid, self._hello["python"], self._hello["prefix"])
         logger.info("instance '%s' is process %d: Python %s of %s", *identity)
@@ -193,7 +193,7 @@ class Process:
     def _links(self) -> list[MessageSocket]:
         return [self.link, *list(self._users)]
 
-    def _watch(self, far_end: socket.socket) -> None:
+    def _watch(self, far_end: socket) -> None:
         """Start the process and wait for its end, on a thread of its own: the process ends with that."""
         try:
             process = self._spawn(far_end.fileno())
@@ -296,7 +296,7 @@ class Process:
     def _handle(self, message: Message, payload: Payload) -> None:
         verb = message["do"]
         if verb == "response":
-            self.reply(message["request"], read_response(message["response"], payload))
+            self.reply(message["request"], read_sent_response(message["response"], payload))
         elif verb == "cancelled":
             request = self.in_flight.get(message["request"])
             self.link.reply(message, request is not None and request.is_cancelled())

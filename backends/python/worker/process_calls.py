@@ -14,7 +14,7 @@ from backends.python.api.calls import MAX_QUEUED
 from backends.python.api.errors import TritonModelException
 from backends.python.worker.framing import LinkClosed, Message, Payload
 from backends.python.worker.link import Link
-from backends.python.worker.link_codec import read_request, response_fields
+from backends.python.worker.link_codec import read_sent_request, response_fields
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class ProcessCalls:
         """Handle a message, on the thread that serves the link, without blocking it."""
         verb = message["do"]
         if verb == "call":
-            self._call(message, read_request(message["request"], payload))
+            self._call(message, read_sent_request(message["request"], payload))
         elif verb == "cancel":
             cancel = self._cancels.get(message["call"])
             if cancel is not None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from app.core.errors import InferError
-from app.core.tensors import Buffer, SequenceId
+from app.core.tensors import SequenceId
 from backends.base import Request
 from backends.python.execution.execution import Clocked
+from backends.python.worker.batch_codec import DETACHED, RESCHEDULED, Texts, encode_batch, read_outcome
 from backends.python.worker.framing import LinkClosed
-from backends.python.worker.link_codec import read_response, request_fields
 from backends.python.worker.process import Process
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class ProcessInstance:
         self._on_end = on_end
         self._tells_readiness = False
         self._over = threading.Event()
+        self._texts = Texts()
         self._jobs = process.join(described.name, self._ended)
 
     def begin(self) -> None:
@@ -75,10 +76,8 @@ class ProcessInstance:
         """Execute one batch; see `Execution.execute`. If the process ends, the requests fail."""
         process, decoupled = self.process, self._described.decoupled
         numbered = process.number(requests)
-        buffers: list[Buffer] = []
-        sent = [(number, request_fields(request.infer, buffers)) for number, request in numbered.items()]
         try:
-            value, payload = self._jobs.call({"do": "execute", "requests": sent}, buffers)
+            value, payload = self._jobs.call_encoded(*encode_batch(numbered, self._texts))
             if decoupled:  # the responses that it has sent came over the other link
                 process.link.request({"do": "flush"})
         except LinkClosed:
@@ -88,12 +87,12 @@ class ProcessInstance:
             for number in numbered:
                 process.in_flight.pop(number, None)
             raise
-        clock.compute_start_ns, clock.compute_end_ns = value["start_ns"], value["end_ns"]
-        for number, detached, rescheduled in value["flags"]:
-            numbered[number].detached = detached
-            numbered[number].rescheduled = rescheduled
-        for number, fields in value["responses"]:
-            process.reply(number, read_response(fields, payload))
+        outcome = read_outcome(value, payload, {n: request.infer.id for n, request in numbered.items()})
+        clock.compute_start_ns, clock.compute_end_ns = outcome.start_ns, outcome.end_ns
+        for request, flags in zip(numbered.values(), outcome.flags, strict=True):
+            request.detached, request.rescheduled = bool(flags & DETACHED), bool(flags & RESCHEDULED)
+        for number, response in outcome.responses:
+            process.reply(number, response)
         for number, request in numbered.items():
             if request.rescheduled or not (decoupled or request.detached):
                 process.in_flight.pop(number, None)

@@ -141,10 +141,10 @@ class ReceivedTensors:
         except ProtocolError as error:
             raise ValueError(str(error)) from error
 
-    def take_released(self) -> list[int]:
-        """Return what is no longer used here, for the other end; each once."""
+    def take_released(self, most: int) -> list[int]:
+        """Return what is no longer used here, for the other end; each once, and at most so many."""
         released = self._released
-        return [released.popleft() for _ in range(len(released))]
+        return [released.popleft() for _ in range(min(len(released), most))] if released else []
 
 
 def _copy(buffers: Sequence[Buffer], target: memoryview) -> None:

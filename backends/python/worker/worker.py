@@ -26,7 +26,7 @@ from backends.python.api.errors import TritonModelException
 from backends.python.worker.framing import LinkClosed, Message, MessageSocket, Payload
 from backends.python.worker.instance_worker import InstanceWorker, RemoteRequest
 from backends.python.worker.link import Link
-from backends.python.worker.link_codec import read_response, request_fields
+from backends.python.worker.link_codec import read_sent_response, request_fields
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -125,7 +125,7 @@ class RemoteCalls(Calls):
 
     def on_response(self, message: Message, payload: Payload) -> None:
         """Pass a response to its call."""
-        response = read_response(message["response"], payload)
+        response = read_sent_response(message["response"], payload)
         sink = (self._sinks.pop if response.final else self._sinks.get)(message["call"], None)
         if sink is not None:
             sink(response)

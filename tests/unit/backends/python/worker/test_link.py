@@ -18,6 +18,7 @@ from backends.python.worker.framing import (
     MessageSocket,
     Payload,
     failure_fields,
+    pair,
 )
 from backends.python.worker.link import CallLink, Link
 from tests.waiting import block_until
@@ -26,7 +27,7 @@ HEAD = framing._HEAD
 
 
 def head(json_size: int, size: int, along: int, offset: int = 0, releases: int = 0) -> bytes:
-    return HEAD.pack(json_size, size, offset, along, releases)
+    return HEAD.pack(json_size, size, offset, along, False, releases)
 
 
 LARGE = bytes(range(256)) * (SHARED_BYTES // 256)
@@ -36,7 +37,7 @@ class Ends:
     """Two ends; `there` answers with what it was sent."""
 
     def __init__(self) -> None:
-        self.sockets = socket.socketpair()
+        self.sockets = pair()
         self.here = Link(self.sockets[0], lambda message, payload: None)
         self.there = Link(self.sockets[1], self._answer)
         self.raised: list[BaseException] = []
@@ -89,6 +90,14 @@ def test_messages_and_tensors_round_trip(buffers: list[bytes], ends: Ends) -> No
         payload.read(1)
 
 
+def test_texts_of_any_size_round_trip(ends: Ends) -> None:
+    """Those that are too long for a packet go another way."""
+    for size in (SHARED_BYTES - 1000, SHARED_BYTES, 100 * SHARED_BYTES):
+        asked = {"do": "echo", "value": "ü" + "x" * size, "sizes": [3]}
+        value, payload = ends.here.request(asked, [b"abc"], 30)
+        assert value == asked["value"] and bytes(payload.read(3)) == b"abc"
+
+
 def test_many_threads(ends: Ends) -> None:
     wrong: list[int] = []
 
@@ -138,7 +147,7 @@ def test_a_destructor_that_sends_while_its_thread_does(ends: Ends) -> None:
 
 @pytest.fixture
 def call() -> Iterator[tuple[CallLink, MessageSocket]]:
-    ours, theirs = socket.socketpair()
+    ours, theirs = pair()
     ends = CallLink(ours), MessageSocket(theirs)
     yield ends
     for end in ends:
@@ -172,7 +181,7 @@ def test_calls_that_fail(call: tuple[CallLink, MessageSocket]) -> None:
         ours.call({"value": object()})
     with pytest.raises(TimeoutError, match=r"no reply within 0\.01 s"):
         ours.call({}, timeout=0.01)
-    theirs._socket.sendall(head(2**32 - 1, 0, 0))
+    theirs._socket.send(head(2**32 - 1, 0, 0))
     with pytest.raises(LinkClosed, match="an impossible size"):
         ours.call({})
     while theirs.receive() is not None:  # what was asked; then the end, since nothing can follow
@@ -205,20 +214,21 @@ def memory(seal: bool) -> int:
         (head(2, 101, 4), lambda: memory(seal=True), "outside the arena of 100"),
         (head(2, 100, 4, offset=64), lambda: memory(seal=True), "outside the arena of 100"),
         (head(2, 0, 0, releases=1) + bytes(4), None, "a release of tensors that were not sent"),
-        (head(2, 0, 0)[:5], None, ""),
+        (head(2, 0, 0)[:5], None, "without a head"),
+        (head(3, 0, 0), None, "an impossible size"),
+        (head(1, 0, 0), None, "an impossible size"),
+        (head(SHARED_BYTES, 100, 1), lambda: memory(seal=True), "an impossible size"),
+        (head(2, 0, 0, releases=9), None, "an impossible size"),
     ],
 )
 def test_malformed_messages_are_refused(start: bytes, make: Callable[[], int] | None, message: str) -> None:
-    ours, theirs = socket.socketpair()
+    ours, theirs = pair()
     link = Link(ours, lambda *_: pytest.fail("taken"))
     descriptors: list[Any] = [make()] if make else []
     socket.send_fds(theirs, [start + (b"{}" if len(start) >= HEAD.size else b"")], descriptors)
     theirs.close()
-    if message:
-        with pytest.raises(ValueError, match=message):
-            link.serve()
-    else:
-        link.serve()  # an end in the middle of a message is an end
+    with pytest.raises(ValueError, match=message):
+        link.serve()
     for descriptor in descriptors:
         os.close(descriptor)
     ours.close()
