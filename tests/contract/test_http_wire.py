@@ -195,7 +195,7 @@ ODD = {
     "too little data": (
         changed(data=[1] * 15),
         500,
-        "Unable to parse 'data': Shape does not match true shape of 'data' field",
+        "Failed to parse 'data' field: shape does not match true shape",
     ),
     "fraction for an integer": (changed(data=[1.5] * 16), 500, NO_SIGNED),
     "string for an integer": (changed(data=["1"] * 16), 500, NO_SIGNED),

@@ -124,8 +124,10 @@ def _number_bytes(datatype: str, count: int, flat: list[Any]) -> bytes:
     kind = dtype.kind
     if not set(map(type, flat[:count])) <= _ALLOWED[kind]:
         raise _data_error(_REFUSALS[kind])
-    if len(flat) != count:
+    if len(flat) > count:
         raise _data_error("Shape does not match true shape of 'data' field")
+    if len(flat) < count:
+        raise internal("Failed to parse 'data' field: shape does not match true shape")
     if kind == "b":
         return bytes(flat)
     try:  # `array` casts floats like C: a number beyond FP32 is infinite, without numpy's warning

@@ -71,11 +71,10 @@ def _model_stats(entry: pb.ModelStatistics) -> dict[str, Any]:
         "inference_count": entry.inference_count,
         "execution_count": entry.execution_count,
         "inference_stats": _durations(entry.inference_stats, _INFER_DURATIONS),
-    }
-    if entry.response_stats:
-        stats["response_stats"] = {
+        "response_stats": {
             key: _durations(value, _RESPONSE_DURATIONS) for key, value in entry.response_stats.items()
-        }
+        },
+    }
     stats["batch_stats"] = [
         {"batch_size": batch.batch_size, **_durations(batch, _BATCH_DURATIONS)} for batch in entry.batch_stats
     ]

@@ -78,6 +78,7 @@ def test_statistics_have_tritons_key_order(ask: Ask, path: str) -> None:
         "inference_count",
         "execution_count",
         "inference_stats",
+        "response_stats",
         "batch_stats",
         "memory_usage",
     ]
@@ -92,6 +93,7 @@ def test_statistics_have_tritons_key_order(ask: Ask, path: str) -> None:
         "cache_miss",
     ]
     assert entry["inference_stats"]["queue"] == {"count": 0, "ns": 0}
+    assert entry["response_stats"] == {}
 
 
 @pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/any/index"])

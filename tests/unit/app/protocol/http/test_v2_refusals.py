@@ -142,7 +142,7 @@ REFUSALS = [
     (
         {"inputs": [an_input(data=[1])]},
         INT,
-        "Unable to parse 'data': Shape does not match true shape of 'data' field",
+        "Failed to parse 'data' field: shape does not match true shape",
     ),
     (
         {"inputs": [an_input(data=[1, 2], datatype="BYTES")]},
