@@ -20,6 +20,9 @@ import numpy as np
 from benchmarks.workloads import HEADER_LENGTH, MODEL_INFER, Workload
 
 GRACE_S = 30
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_FIRST_REQUESTS = 4
+"""Requests of each connection that h2load estimates a server's rate by."""
 WRK_SCRIPT = """
 local file = assert(io.open({body!r}, "rb"))
 wrk.method = "POST"
@@ -93,14 +96,30 @@ def wrk(workload: Workload, port: int, connections: int, seconds: float, scratch
 
 
 def h2load(workload: Workload, port: int, connections: int, seconds: float, scratch: Path) -> LoadResult:
-    """Run h2load; it sees HTTP statuses only, so empty replies with a gRPC error are counted here."""
+    """Run h2load for about `seconds`, by numbers of requests that grow until one takes as long.
+
+    A run that h2load ends by time leaves its last requests behind, and tritonserver 2.51 crashes when it
+    executes a request whose client has left (triton-inference-server/server, issue 8034).
+    """
+    requests = _FIRST_REQUESTS * connections
+    while True:
+        result = _h2load(workload, port, connections, requests, seconds, scratch)
+        if requests >= result.infer_per_s * seconds / 2:
+            return result
+        requests = math.ceil(result.infer_per_s * seconds)
+
+
+def _h2load(
+    workload: Workload, port: int, connections: int, requests: int, seconds: float, scratch: Path
+) -> LoadResult:
+    """Send so many requests; h2load sees HTTP statuses only, so empty replies with an error count here."""
     message = workload.grpc_message()
     body_file, log = scratch / "body.grpc", scratch / "h2load.log"
     body_file.write_bytes(struct.pack(">BI", 0, len(message)) + message)
     log.unlink(missing_ok=True)
     output = run_tool(
         [
-            *("h2load", "-t1", "-m1", f"-c{connections}", f"-D{math.ceil(seconds)}", f"--log-file={log}"),
+            *("h2load", "-t1", "-m1", f"-c{connections}", f"-n{requests}", f"--log-file={log}"),
             *("-H", "content-type: application/grpc", "-H", "te: trailers", "-d", str(body_file)),
             f"http://127.0.0.1:{port}{MODEL_INFER}",
         ],
@@ -111,7 +130,7 @@ def h2load(workload: Workload, port: int, connections: int, seconds: float, scra
 
 def parse_h2load(output: str, log: Path) -> LoadResult:
     """Read the log, a line for each request: start in us, HTTP status (-1: failed), duration in us."""
-    finished = re.search(r"finished in ([\d.]+)s,", output)
+    finished = re.search(r"finished in ([\d.]+)(us|ms|s),", output)
     counts = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", output)
     data_bytes = re.search(r"\((\d+)\) data", output)
     if not (finished and counts and data_bytes):
@@ -123,7 +142,7 @@ def parse_h2load(output: str, log: Path) -> LoadResult:
     latency_ms = rows[rows[:, 1] == 200, 2] / 1e3
     empty = 0 if int(data_bytes[1]) >= 5 * succeeded else succeeded
     return LoadResult(
-        infer_per_s=succeeded / float(finished[1]),
+        infer_per_s=succeeded / (float(finished[1]) * _UNITS[finished[2]]),
         p50_ms=float(np.percentile(latency_ms, 50)),
         p99_ms=float(np.percentile(latency_ms, 99)),
         requests=succeeded,
