@@ -191,13 +191,11 @@ class Bench:
         try:
             took = self._watch(level, plan, start)
         finally:
+            loaded_s = max((time.monotonic_ns() - start) / 1e9, 1e-9)  # until after the last window
             last = self._workers.stop()
         took.add(last)
         after = counts_of(self.server, self._models, self._options.version)
-        busy = max(
-            (told.cpu_s - begun) / max((took.end - start) / 1e9, 1e-9)
-            for told, begun in zip(last, cpu, strict=True)
-        )
+        busy = max((told.cpu_s - begun) / loaded_s for told, begun in zip(last, cpu, strict=True))
         seen = Seen(
             level,
             took.rows(),

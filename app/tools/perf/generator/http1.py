@@ -44,7 +44,7 @@ class HttpConnection(Wire):
 
     def expire(self, before: int) -> None:
         if self._call is not None and self._call.sent < before:
-            self._late = True
+            self._late = self.leaving = True
             self.close()
 
     def data_received(self, data: bytes) -> None:

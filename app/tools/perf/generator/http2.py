@@ -149,8 +149,7 @@ class GrpcConnection(Wire):
             and not self._buffer
             and (stream := whole.stream(data))
         ):
-            self._take_data(0, stream, data[whole.begin : whole.end])
-            self._end(stream, End.OK, "")
+            self._take_whole(stream, data, whole)
             return
         if self._learning and not self._buffer:
             self._learning -= 1
@@ -174,6 +173,14 @@ class GrpcConnection(Wire):
         self._buffer = data[position:]
         if whole is not None and self._is_usual(whole):
             self._whole = whole
+
+    def _take_whole(self, stream: int, data: bytes, whole: _Whole) -> None:
+        """End a call with its answer."""
+        self._count(whole.end - whole.begin)
+        call = self._calls.get(stream)
+        if call is not None and call.body is not None:
+            call.body.append(data[whole.begin : whole.end])
+        self._end(stream, End.OK, "")
 
     def _is_usual(self, whole: _Whole) -> bool:
         """Return whether the header blocks of an answer are known to be those of success."""
@@ -203,11 +210,15 @@ class GrpcConnection(Wire):
         if not self._calls:
             self.close()
 
-    def _take_data(self, flags: int, stream: int, payload: bytes) -> None:
-        self._unread += len(payload)
+    def _count(self, size: int) -> None:
+        """Give the server back the window that so much data took, from time to time."""
+        self._unread += size
         if self._unread > _REFILL:
             self._write(_frame(_WINDOW, 0, 0, self._unread.to_bytes(4)))
             self._unread = 0
+
+    def _take_data(self, flags: int, stream: int, payload: bytes) -> None:
+        self._count(len(payload))
         call = self._calls.get(stream)
         if call is None:
             return
@@ -304,8 +315,9 @@ class GrpcConnection(Wire):
             self._messages.pop(stream, None)
             self._headers.pop(stream, None)
         if call is not None:
+            self.leaving = self.leaving or self._next > _LAST_STREAM
             self.owner.finish(self, call, end, text)
-            if self.leaving or self._next > _LAST_STREAM:
+            if self.leaving:
                 self._leave()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -17,9 +17,11 @@ from app.tools.perf.generator.http2 import GrpcConnection
 from app.tools.perf.generator.job import End, Job, Told
 from app.tools.perf.generator.pacer import Pacer
 from app.tools.perf.generator.plain import Links
+from app.tools.perf.generator.records import Records
 from app.tools.perf.generator.source import Cycle, Sequences
 from nereid_client import Tls
 
+_OK: Final = End.OK
 _SWEEP_S: Final = 0.1
 _OPENING: Final = 32
 """Connections that are being opened at a time."""
@@ -45,13 +47,18 @@ class Generator:
         self._opening: set[asyncio.Task[None]] = set()
         self._backlog: deque[tuple[int, int]] = deque()
         self._in_flight: set[Call] = set()
-        self._records, self._moments = array("q"), array("q")
+        self._records, self._moments = Records(), array("q")
         self._errors: Counter[str] = Counter()
         self._pacer: Pacer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped = False
         self._limit = job.concurrency or job.connections
         self._streaming = job.endpoint.streaming
+        self._again: list[tuple[Connection, Call]] = []
+        self._repeats = bool(job.concurrency) and not (
+            job.sequences or job.expected or self._streaming or job.endpoint.tls
+        )
+        self._alike = len(job.payloads) == 1
 
     async def open(self) -> None:
         """Open the first connections.
@@ -62,7 +69,7 @@ class Generator:
         _allow_files(self._limit)
         first = self._job.concurrency or _FIRST_CONNECTIONS[self._job.endpoint.protocol]
         self._loop = asyncio.get_running_loop()
-        self._links = Links(self._loop, alone=bool(self._job.concurrency))
+        self._links = Links(self._loop, bool(self._job.concurrency), self._send_again)
         self._announced = asyncio.Event()
         try:
             await self._open(min(first, self._limit))
@@ -90,7 +97,7 @@ class Generator:
 
     async def stop(self) -> None:
         """Begin no request any more, and wait for those that are in flight; the rest is late."""
-        self._stopped = True
+        self._stopped, self._repeats = True, False
         if self._pacer is not None:
             self._pacer.close()
         end = time.monotonic() + self._job.timeout_s
@@ -113,8 +120,8 @@ class Generator:
 
     def told(self) -> Told:
         """Return what has happened since the last call."""
-        told = Told(self._records.tobytes(), self._moments.tobytes(), self._errors, time.process_time())
-        self._records, self._moments, self._errors = array("q"), array("q"), Counter()
+        told = Told(self._records.take(), self._moments.tobytes(), self._errors, time.process_time())
+        self._moments, self._errors = array("q"), Counter()
         return told
 
     def _arrive(self, intended: int, noticed: int) -> None:
@@ -145,6 +152,10 @@ class Generator:
 
     def finish(self, connection: Connection, call: Call, end: End = End.OK, text: str = "") -> None:
         """See `Owner`."""
+        if self._repeats and end is _OK and not self._backlog and not connection.leaving:
+            self._records.repeat((call.intended, call.noticed, call.sent, monotonic_ns()))
+            self._again.append((connection, call))
+            return
         if call not in self._in_flight:
             return
         if self._answers is not None and end is End.OK:
@@ -153,7 +164,7 @@ class Generator:
         self._source.free(call, end is End.OK)
         again = self._job.concurrency and not self._stopped
         if again and end is End.CUT:  # do not turn in circles
-            self._loop.call_later(_PAUSE_S, self._again)
+            self._loop.call_later(_PAUSE_S, self._begin_another)
             again = False
         if again and not self._backlog and not connection.leaving:
             self._send(connection, now, now)
@@ -165,7 +176,20 @@ class Generator:
         if self._backlog:
             self._pump()
 
-    def _again(self) -> None:
+    def _send_again(self) -> None:
+        """Send the next requests of connections whose answers were read in this turn.
+
+        All answers are read before: so the server has its requests together, and its answers too.
+        """
+        fill = None if self._alike else self._source.fill
+        for connection, call in self._again:
+            if fill is not None:
+                fill(call)
+            call.intended = call.noticed = call.sent = monotonic_ns()
+            connection.send(call)
+        self._again.clear()
+
+    def _begin_another(self) -> None:
         now = monotonic_ns()
         if not self._stopped:
             self._arrive(now, now)
@@ -182,7 +206,7 @@ class Generator:
             end,
             *((moments[0], len(moments)) if moments else (0, 0)),
         )
-        self._records.extend(row)
+        self._records.add(row)
         if moments:
             self._moments.extend(moments)
         if end:
@@ -229,7 +253,7 @@ class Generator:
         call.sent = monotonic_ns()
         self._record(call, end, text)
         if self._job.concurrency and not self._stopped:
-            self._loop.call_later(_PAUSE_S, self._again)
+            self._loop.call_later(_PAUSE_S, self._begin_another)
 
     async def _connect(self) -> None:
         endpoint = self._job.endpoint

@@ -16,7 +16,7 @@ from app.tools.perf import figures
 from app.tools.perf.generator.arrivals import draw
 from app.tools.perf.generator.http1 import http_request
 from app.tools.perf.generator.http2 import grpc_payload
-from app.tools.perf.generator.job import COLUMNS, End, Endpoint, Job, Rows, rows_of
+from app.tools.perf.generator.job import End, Endpoint, Job, Rows, rows_of
 from app.tools.perf.generator.load import Generator
 from tests.waiting import until
 
@@ -86,7 +86,7 @@ async def run(load: Job, count: int = 0) -> tuple[Rows, dict[str, int]]:
     generator = Generator(load)
     await generator.open()
     generator.begin(time.monotonic_ns())
-    await until(lambda: len(generator._records) >= count * len(COLUMNS), timeout=60)
+    await until(lambda: len(generator._records) >= count, timeout=60)
     await generator.stop()
     told = generator.told()
     return rows_of([told]), dict(told.errors)
@@ -224,6 +224,32 @@ async def test_answers_unlike_the_one_before_are_read_too(serve: Any) -> None:
     assert errors == {"HTTP 400: {}": 1} and rows[2, 4] == End.REFUSED
 
 
+async def test_repeated_requests_take_payloads_in_turn_and_every_answer_counts(serve: Any) -> None:
+    got: list[bytes] = []
+
+    async def answer(body: bytes) -> bytes:
+        got.append(body)
+        return OK
+
+    endpoint = await serve(answer)
+    payloads = tuple(http_request(endpoint, {}, b"%d" % place) for place in range(3))
+    rows, errors = await run(Job(endpoint, payloads, timeout_s=5.0, concurrency=1), 20)
+    assert got == [b"%d" % (i % 3) for i in range(len(got))] and len(rows) == len(got) >= 20 and not errors
+    assert (rows[1:, 0] >= rows[:-1, 3]).all()  # each begins when the one before has ended
+
+
+async def test_repeated_request_without_an_answer_has_failed(serve: Any) -> None:
+    calm = chain(repeat(0.0, 3), repeat(30.0))
+
+    async def answer(body: bytes) -> bytes:
+        await asyncio.sleep(next(calm))
+        return OK
+
+    rows, errors = await run(job(await serve(answer), concurrency=1, timeout_s=0.3), 4)
+    assert rows[:, 4].tolist()[:4] == [End.OK] * 3 + [End.LATE] and set(errors) == {"no answer in time"}
+    assert rows[3, 0] >= rows[2, 3]
+
+
 async def test_requests_that_a_server_reads_slowly_are_sent_whole(serve: Any) -> None:
     sizes: set[int] = set()
 
@@ -286,6 +312,9 @@ async def test_responses_of_a_stream_are_checked(serve: Any, last: int, text: st
 class Grpc:
     """A gRPC server whose `ModelInfer` echoes bytes, and whose `ModelStreamInfer` sends three of them."""
 
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+
     async def start(self) -> Endpoint:
         self._server = grpc.aio.server()
         handlers = {
@@ -299,6 +328,7 @@ class Grpc:
         return Endpoint("grpc", "127.0.0.1", port, f"/{service}/ModelInfer", (("X-Key", "v" * 200),))
 
     async def _echo(self, request: bytes, context: Any) -> bytes:
+        self.got.append(request)
         assert dict(context.invocation_metadata())["x-key"] == "v" * 200
         if request == b"bad":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "why: 100% bad")
@@ -328,6 +358,16 @@ def grpc_job(endpoint: Endpoint, *messages: bytes, **fields: Any) -> Job:
 async def test_grpc_calls(grpc_endpoint: Endpoint, size: int) -> None:
     rows, errors = await run(grpc_job(grpc_endpoint, bytes(size), concurrency=2), 2)
     assert len(rows) >= 2 and not errors
+
+
+async def test_repeated_grpc_calls_take_payloads_in_turn_and_every_answer_counts() -> None:
+    server = Grpc()
+    load = grpc_job(await server.start(), b"a", b"b", b"c", concurrency=1)
+    rows, errors = await run(load, 20)
+    await server.stop()
+    assert server.got == [b"abc"[i % 3 :][:1] for i in range(len(server.got))]
+    assert len(rows) == len(server.got) >= 20 and not errors
+    assert (rows[1:, 0] >= rows[:-1, 3]).all()
 
 
 async def test_grpc_calls_share_connections_in_an_open_loop(grpc_endpoint: Endpoint) -> None:
