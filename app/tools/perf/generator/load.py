@@ -92,7 +92,7 @@ class Generator:
         """Begin at a moment of the monotonic clock, in nanoseconds."""
         job = self._job
         moments = [start] * job.concurrency if job.arrivals is None else (job.arrivals + start).tolist()
-        self._pacer = Pacer(self._loop, moments, self._arrive)
+        self._pacer = Pacer(self._loop, moments, self._arrive, self._links.serve)
         self._sweep()
 
     async def stop(self) -> None:

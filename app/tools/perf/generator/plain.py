@@ -72,21 +72,29 @@ class Links:
                 failure = error
         raise failure
 
+    def serve(self) -> None:
+        """Read what is there, and let what has been read go on."""
+        self._serve(self._poll(0))
+
+    def _serve(self, ready: list[tuple[int, int]]) -> None:
+        links = self._links
+        for file, events in ready:
+            link = links.get(file)
+            if link is not None:
+                link.ready(events)
+        self._after()
+
     def _wake(self) -> None:
         if self._epoll.closed:
             return
-        links, poll, ready = self._links, self._poll, self._poll(0)
+        ready = self._poll(0)
         end = monotonic() + _ALONE_S if self._alone else 0.0
         self._watch(not self._alone)
         while ready:
-            for file, events in ready:
-                link = links.get(file)
-                if link is not None:
-                    link.ready(events)
-            self._after()
+            self._serve(ready)
             if monotonic() >= end:
                 break
-            ready = poll(_PAUSE_S)
+            ready = self._poll(_PAUSE_S)
         if ready and self._alone:
             self._loop.call_soon(self._wake)
         else:

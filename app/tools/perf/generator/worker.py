@@ -18,6 +18,7 @@ import nereid_client
 from app.tools.perf.generator.arrivals import dealt
 from app.tools.perf.generator.job import Job, Told
 from app.tools.perf.generator.load import Generator
+from app.tools.perf.generator.priority import Priority
 
 _PATHS: Final = [str(Path(__file__).parents[4]), str(Path(nereid_client.__file__).parents[1])]
 _CODE: Final = (
@@ -42,6 +43,7 @@ def main() -> None:
 
 async def _serve(connection: Connection) -> None:
     generator: Generator | None = None
+    priority = Priority()
     while True:
         try:
             word, value = await asyncio.to_thread(connection.recv)
@@ -49,6 +51,8 @@ async def _serve(connection: Connection) -> None:
             os._exit(0)
         if word == "open":
             generator = Generator(value)
+            # An open loop has to be on time. A closed one competes with the server like any other client.
+            priority.set_higher(value.arrivals is not None)
             connection.send(await _opened(generator))
         elif generator is not None:
             if word == "begin":

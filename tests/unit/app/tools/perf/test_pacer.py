@@ -1,0 +1,64 @@
+"""Moments of an open loop: when the generator is awake for them, and how soon it runs."""
+
+import asyncio
+import os
+import platform
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from app.tools.perf.generator.pacer import Pacer, ahead
+from app.tools.perf.generator.priority import Priority
+
+
+@pytest.mark.parametrize(("rate", "microseconds"), [(100, 150), (1000, 100), (10_000, 10)])
+def test_generator_is_awake_before_moments_for_a_tenth_of_the_time_at_most(
+    rate: int, microseconds: int
+) -> None:
+    moments = [place * 10**9 // rate for place in range(50)]
+    assert ahead(moments) == pytest.approx(microseconds * 1000, rel=0.01)
+    assert ahead(moments[:1]) == ahead([]) == 0 and ahead([5, 5, 5]) == 0
+
+
+async def test_no_moment_is_early() -> None:
+    start = time.monotonic_ns() + 5_000_000
+    moments, arrived = [start, start + 2_000_000, start + 2_000_000], list[tuple[int, int]]()
+    done = asyncio.Event()
+
+    def arrive(intended: int, noticed: int) -> None:
+        arrived.append((intended, noticed))
+        if len(arrived) == len(moments):
+            done.set()
+
+    pacer = Pacer(asyncio.get_running_loop(), moments, arrive, lambda: None)
+    await asyncio.wait_for(done.wait(), 10)
+    pacer.close()
+    assert [intended for intended, _ in arrived] == moments
+    assert all(noticed >= intended for intended, noticed in arrived)
+
+
+def slice_of(thread: int) -> int:
+    lines = Path(f"/proc/self/task/{thread}/sched").read_text().splitlines()
+    return next(int(line.split(":")[1]) for line in lines if line.startswith("se.slice"))
+
+
+def test_priority_is_higher_until_it_is_no_longer_asked_for() -> None:
+    release = tuple(int(part) for part in platform.release().split(".")[:2])
+    if release < (6, 12) or not Path("/proc/self/sched").exists():
+        pytest.skip("a kernel without slices of threads")
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        priority = Priority()
+        for on in (True, False):
+            priority.set_higher(on)
+            seen.append((slice_of(threading.get_native_id()), os.getpriority(os.PRIO_PROCESS, 0)))
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=look)  # it ends with its priority
+    thread.start()
+    thread.join()
+    (high, nice), (normal, same) = seen
+    assert high == 100_000 < normal and nice <= before == same
