@@ -6,10 +6,12 @@ The only module of this folder that `deployments.execution` imports. See docs/ev
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
 from typing import Final, Generic, Protocol, TypeVar
 
 from app.transport.borrowable_loop import runs_on_own_thread
+from app.transport.reads import call_after_read
 from backends.base import Backend, Instance
 from backends.parameters import parse_boolean
 from deployments.event_loop_execution.policy import TURN_NS, ExecutionHistory, may_execute_on_loop
@@ -90,7 +92,7 @@ class EventLoopExecutor(Generic[BatchT]):
         if self._reporting and monotonic_ns() < self._turn_ends_ns:
             self._next = batch
         elif not self._may_call_models:
-            self._loop.call_soon(self._run, batch)
+            call_after_read(self._loop, partial(self._run, batch))
         elif runs_on_own_thread(self._loop):
             self._loop.call_soon(run_suspendable, self._watchdog, self._run, batch)
         else:  # what is suspended can be resumed only on the thread that it began on

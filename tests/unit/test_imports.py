@@ -143,7 +143,8 @@ deployments.rollout: app.core app.core.config app.core.rollout app.routing app.t
     deployments.model_store
 deployments.scaling: app.core app.ray_adapter app.routing app.transport.channel deployments
 deployments.scheduling: app.core deployments.execution
-deployments.scheduling.dynamic: app.core backends deployments deployments.execution deployments.scheduling
+deployments.scheduling.dynamic: app.core app.transport backends deployments deployments.execution
+    deployments.scheduling
 deployments.scheduling.registry: app.core backends deployments deployments.execution deployments.scheduling
     deployments.scheduling.dynamic deployments.scheduling.sequence
 deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling

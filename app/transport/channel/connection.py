@@ -11,6 +11,7 @@ from app.transport.channel.handshake import Peer, map_peer_arena
 from app.transport.memory.arena import ArenaReader, ArenaWriter
 from app.transport.memory.lending import Borrower, Lender, Offer, released_key
 from app.transport.protocol import ProtocolError
+from app.transport.reads import begin_read, end_read
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_offer, decode_release, encode_offer, encode_release
 from app.transport.wire.frames import Frame, FrameDecoder, Kind, encode_frame
@@ -57,9 +58,11 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         on_frame: the method that handles a kind of frame; subclasses add the kinds that they receive.
+        is_only: no other connection brings what could be handled together with what this one has brought.
     """
 
     on_frame: ClassVar[dict[int, Callable[[Any, Frame], None]]]
+    is_only = False
 
     def __init__(self, settings: TransportSettings, arena: ArenaWriter | None, peer: Peer) -> None:
         """Make an end of a connection from what the handshake yielded.
@@ -170,6 +173,9 @@ class Connection(asyncio.BufferedProtocol):
         out = self._out
         corked = not out.flush_scheduled
         out.flush_scheduled = True
+        ends_read = self.is_only
+        if ends_read:
+            begin_read()
         on_frame, decoder, take = self.on_frame, self._decoder, self._take
         try:
             if take is not None:
@@ -186,6 +192,8 @@ class Connection(asyncio.BufferedProtocol):
         except (ProtocolError, MemoryError) as error:
             self.abort(error)
         finally:
+            if ends_read:
+                end_read(self._loop)
             if corked:
                 self._flush()
 

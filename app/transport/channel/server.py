@@ -184,7 +184,7 @@ class _ServerConnection(Connection):
         self.send_frame(Kind.CONTROL_REPLY, stream, encode_failure(failure), FAILED)
 
     def connection_ended(self, cause: BaseException | None) -> None:
-        self._server.connections.discard(self)
+        self._server.dismiss(self)
         cancels = list(self._streams.values())
         self._streams.clear()
         for cancel in cancels:
@@ -308,10 +308,20 @@ class ChannelServer:
     def admit(self, connection: _ServerConnection) -> None:
         """Register an open connection."""
         self.connections.add(connection)
+        self._tell_only()
         if self._draining:
             connection.send_frame(Kind.DRAIN)
         if not self._ready:
             connection.send_frame(Kind.READINESS, flags=FAILED)
+
+    def dismiss(self, connection: _ServerConnection) -> None:
+        """Forget a connection that has ended."""
+        self.connections.discard(connection)
+        self._tell_only()
+
+    def _tell_only(self) -> None:
+        for connection in self.connections:
+            connection.is_only = len(self.connections) == 1
 
     def announce(self, ready: bool) -> None:
         """Send all clients, also later ones, whether the model is ready; requests are accepted regardless."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.core.statistics import Statistics
+from app.transport.reads import call_after_read
 from backends.strategy import BatchStrategy
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest
@@ -124,7 +125,7 @@ class DynamicScheduler(DirectScheduler):
             self._release_now()
         elif not self._gathering and self._queue.requests:
             self._gathering = True
-            asyncio.get_running_loop().call_soon(self._release_gathered)
+            call_after_read(asyncio.get_running_loop(), self._release_gathered)
 
     def _release_gathered(self) -> None:
         self._gathering = False
@@ -145,7 +146,7 @@ class DynamicScheduler(DirectScheduler):
                 return
             instance = self._free.pop()
             batch = self._dequeue(decision, now)
-            if at_once and not self._free:
+            if at_once and not (self._free and queue.requests):
                 self._start(instance, batch, at_once=True)
                 break  # if it is over, its end has released or gathered what followed
             self._start(instance, batch)
