@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.errors import invalid_arg
-from app.core.tensors import InferRequest, InferResponse, SequenceId
+from app.core.tensors import InferRequest, InferResponse, SequenceId, Tensor
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as mc
@@ -132,6 +132,8 @@ class Instance:
         merged_inputs: set by `load` to a function of (name, shape, dtype) that returns the array into which
             an input is joined, also of a single request; it is overwritten by the next batch. None allocates
             an array for each batch.
+        answer: set by `load` to a function that executes a lone request with tensors as the client sends them
+            and returns all its outputs; it returns None for a request that `execute` has to execute.
         deferred_completion: completes the previous batch once the inputs of this execution are in place.
         reply_all: replies to requests, each with its final response; costs less than their `reply`.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
@@ -162,6 +164,7 @@ class Instance:
         self.readiness_changed: Callable[[], None] = _ignore
         self.lost: Callable[[Callable[[], object]], None] = _ignore
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
+        self.answer: Callable[[Sequence[Tensor]], tuple[Tensor, ...] | None] | None = None
         self.deferred_completion: Callable[[], object] | None = None
         self.reply_all: ReplyAll = reply_each
         self.compute_start_ns = 0

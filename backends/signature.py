@@ -47,6 +47,7 @@ class Signature:
         batched: max_batch_size > 0.
         reshapes: whether any input is reshaped.
         reshaped: whether any input or output is reshaped.
+        is_plain: the framework sees each request's tensors as its client does.
         inputs: by name. Controls and states of sequences are not listed; they have no reshape.
         outputs: in configuration order, then outputs of sequence states that are not outputs as well.
             States are part of every response; the sequence scheduler removes them.
@@ -72,6 +73,7 @@ class Signature:
         self.outputs = tuple(self._output(spec, spec.name in kept) for spec in specs)
         self.names = [output.name for output in self.outputs]
         self.reshaped = self.reshapes or any(output.reshaped for output in self.outputs)
+        self.is_plain = not self.reshaped and self.ragged is None
         self.fitting: dict[str, Shape] = {}
         no_names: Sequence[RequestedOutput] = ()
         self._selected = no_names, self.outputs  # the last selection; both at once, as instances share it
