@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 
 class Queued(Protocol):
@@ -34,6 +34,9 @@ class BatchDecision(NamedTuple):
     rows: int = 0
     wait_until_ns: int = 0
     reason: str = ""
+
+
+_LONE: Final = BatchDecision(1, 1, 0, "idle")
 
 
 def decide_batch(
@@ -78,7 +81,7 @@ def _decide_by_size(policy: BatchPolicy, queue: Sequence[Queued], now_ns: int) -
     """Decide where no size below the largest is preferred: as many as fit and agree."""
     max_rows, first = policy.max_rows, queue[0]
     if len(queue) == 1 and first.rows < max_rows and not policy.max_delay_ns:
-        return BatchDecision(1, first.rows, 0, "idle")
+        return _LONE if first.rows == 1 else BatchDecision(1, first.rows, 0, "idle")
     rows = count = 0
     shapes = first.shapes
     is_next_too_large = False

@@ -120,10 +120,12 @@ class DynamicScheduler(DirectScheduler):
         """Release now or, after a long execution, once the loop has read what has arrived already."""
         # The callers of a finished batch send their next requests one after the other: the first of these
         # must not have the instance for itself. Where the loop itself executes, an early start gains nothing.
+        if not self._queue.requests:
+            return
         at_once = self._execution_ns < GATHERED_FROM_NS and not self._executes_on_loop
         if at_once or self._queue.requests >= self._policy.max_rows:
             self._release_now()
-        elif not self._gathering and self._queue.requests:
+        elif not self._gathering:
             self._gathering = True
             call_after_read(asyncio.get_running_loop(), self._release_gathered)
 
