@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,7 @@ async def test_callbacks_are_called_in_order_at_the_end_of_a_read() -> None:
     loop, called = asyncio.get_running_loop(), list[str]()
     begin_read()
     for name in ("a", "b"):
-        call_after_read(loop, lambda name=name: called.append(name))
+        call_after_read(loop, partial(called.append, name))
     assert not called
     end_read(loop)
     assert called == ["a", "b"]
@@ -69,7 +70,8 @@ async def test_a_server_with_one_client_answers_within_its_read(
 
     def submit(request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
         loop.call_soon(turns.append, "turn")
-        call_after_read(loop, lambda: (turns.append(request.id), reply(echo(request))))
+        call_after_read(loop, partial(turns.append, request.id))
+        call_after_read(loop, partial(reply, echo(request)))
         return lambda: None
 
     monkeypatch.setattr(pair.handler, "submit", submit)
