@@ -26,6 +26,7 @@ from backends.python.execution.event_loop_safety import is_safe_on_event_loop
 from backends.python.execution.execution import Execution, completed
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.reshaping import Reshaped
+from backends.python.worker import forked
 from backends.python.worker.backend import WorkerBackend, completed_there
 from backends.python.worker.supervisor import Supervisor
 
@@ -38,6 +39,7 @@ class PythonBackend(WorkerBackend):
 
     def model_initialize(self, model: Model) -> None:
         super().model_initialize(model)
+        forked.follow()
         if _INVALID_NAME.search(model.name):
             raise invalid_arg("Invalid stub name: contains invalid characters")
         value = model.parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")

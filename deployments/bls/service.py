@@ -255,8 +255,7 @@ class ModelCalls(Calls):
         except NotLoaded:
             raise
         except InferError as error:
-            text = f"Failed for execute the inference request. Model '{name}' is not ready."
-            raise _not_run(name, text) from error
+            raise _not_run(name, error.message) from error
         if entry.waits_for_itself(infer.chain):
             raise _circular(infer.chain, entry.name)
         if entry.decoupled and not decoupled:

@@ -5,6 +5,7 @@ import pytest
 
 from tests.contract.drivers import Driver, Input, Refused
 
+RUNNING = "Model {} - Error when running inference:"
 VALUES = np.array([3, 1, 2], np.int32)
 
 
@@ -14,7 +15,7 @@ def do(client: Driver, what: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("what", ["identity", "decoupled", "ensemble", "thread"])
+@pytest.mark.parametrize("what", ["identity", "decoupled", "ensemble", "thread", "processes"])
 def test_the_called_model_answers(client: Driver, what: str) -> None:
     assert do(client, what) == VALUES.tolist()
 
@@ -54,13 +55,10 @@ def test_a_model_calls_itself_while_an_instance_is_left(client: Driver) -> None:
 @pytest.mark.parametrize(
     ("what", "text"),
     [
-        ("missing", "Model nobody - Error when running inference: Failed for execute the inference request."),
-        ("version", "Model custom_identity_int32 - Error when running inference: Failed for execute the"),
+        ("missing", f"{RUNNING.format('nobody')} Request for unknown model: 'nobody' is not found"),
+        ("version", f"{RUNNING.format('custom_identity_int32')} Request for unknown model: 'custom_"),
         ("itself", "circular call of models: bls -> bls"),
-        (
-            "plain_call_of_decoupled",
-            "Model repeat_int32 - Error when running inference: Model repeat_int32 is",
-        ),
+        ("plain_call_of_decoupled", f"{RUNNING.format('repeat_int32')} Model repeat_int32 is"),
     ],
 )
 def test_a_call_that_cannot_be(client: Driver, what: str, text: str) -> None:

@@ -121,6 +121,12 @@ def install(api: ServerApi) -> None:
     _Installed.api = api
 
 
+def install_in_fork(api: ServerApi) -> None:
+    """Set the interface in a process that was just forked, where nothing loads or ends a model."""
+    _Installed.api = api
+    _Installed.refused_in.clear()
+
+
 def current() -> ServerApi:
     """Return the installed interface."""
     return _Installed.api

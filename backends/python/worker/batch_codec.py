@@ -23,7 +23,10 @@ from backends.python.worker.link_codec import (
 
 _MAX_TEXTS: Final = 256
 _ABOUT: Final = 3
-"""Numbers of a request before the sizes of its inputs: its own, its deadline in ns, the bytes of its id."""
+"""Numbers of a request before the sizes of its inputs: its own, its deadline in us, the bytes of its id."""
+
+_LATEST_S: Final = 9e12
+"""A deadline beyond it, of a timeout of 2^64 us say, is not a number of 63 bits in us."""
 
 DETACHED: Final = 1
 RESCHEDULED: Final = 2
@@ -81,7 +84,8 @@ def encode_batch(numbered: Mapping[int, Request], texts: Texts) -> Encoded:
         parts.append(texts.of(key, common_request_fields, infer))
         name = infer.id.encode()
         ids += name
-        numbers.extend((number, int(infer.deadline * 1e9), len(name), *add_tensors(infer.inputs, tensors)))
+        deadline_us = int(min(infer.deadline, _LATEST_S) * 1e6)
+        numbers.extend((number, deadline_us, len(name), *add_tensors(infer.inputs, tensors)))
     text = b'{"do":"execute","requests":[%b]}' % b",".join(parts)
     return Encoded(text, again, [numbers.tobytes(), ids, *tensors])
 
@@ -90,9 +94,9 @@ def read_batch(batch: Sequence[Fields], payload: Payload) -> list[tuple[int, Inf
     """Undo `encode_batch`; `batch` has what its JSON says of each request."""
     rows = _rows(payload, [_ABOUT + len(fields["inputs"]) for fields in batch])
     ids, requests = bytes(payload.read(sum([row[2] for row in rows]))), []
-    for fields, (number, deadline_ns, id_bytes, *sizes) in zip(batch, rows, strict=True):
+    for fields, (number, deadline_us, id_bytes, *sizes) in zip(batch, rows, strict=True):
         name, ids = ids[:id_bytes].decode(), ids[id_bytes:]
-        request = read_request(fields, sizes, payload, id=name, deadline=deadline_ns / 1e9)
+        request = read_request(fields, sizes, payload, id=name, deadline=deadline_us / 1e6)
         requests.append((number, request))
     return requests
 

@@ -94,7 +94,7 @@ class Payload:
         self._data = _EMPTY
 
 
-class _Packed(NamedTuple):
+class Packed(NamedTuple):
     """A message to send, behind its head."""
 
     text: bytes
@@ -137,7 +137,7 @@ class MessageSocket:
         self._known: dict[bytes, Message] = {}
         self._lock = threading.Lock()
         self._sender = 0
-        self._deferred: deque[_Packed] = deque()
+        self._deferred: deque[Packed] = deque()
         self._sent = SentTensors()
         self._received = ReceivedTensors()
         self._tells = False
@@ -166,9 +166,9 @@ class MessageSocket:
         Raises:
             LinkClosed: the other process has ended.
         """
-        self._send(_Packed(encoded(message), along=_SOCKET, descriptor=sock.detach()))
+        self._send(Packed(encoded(message), along=_SOCKET, descriptor=sock.detach()))
 
-    def _send(self, packed: _Packed) -> None:
+    def _send(self, packed: Packed) -> None:
         if self._sender == threading.get_ident():  # called by a destructor while this thread is sending
             self._deferred.append(packed)
             return
@@ -273,20 +273,20 @@ class MessageSocket:
         self._socket.close()
         self._sent.close()
 
-    def _packed(self, text: bytes, buffers: Sequence[Buffer], again: bool = False) -> _Packed:
+    def _packed(self, text: bytes, buffers: Sequence[Buffer], again: bool = False) -> Packed:
         if len(text) >= SHARED_BYTES:
             buffers = [text, *buffers]
         size = 0
         for buffer in buffers:
             size += padded(len(buffer))
         if size < SHARED_BYTES:
-            return _Packed(text, size, _INLINE, again, tensors=_joined(buffers))
+            return Packed(text, size, _INLINE, again, tensors=_joined(buffers))
         offset = self._sent.place(buffers, size)
         if offset is None:
-            return _Packed(text, size, _SHARED, again, _shared(buffers, size))
-        return _Packed(text, size, _ARENA, again, offset=offset)
+            return Packed(text, size, _SHARED, again, _shared(buffers, size))
+        return Packed(text, size, _ARENA, again, offset=offset)
 
-    def _write(self, packed: _Packed) -> None:
+    def _write(self, packed: Packed) -> None:
         text, size, along, again, descriptor, offset, tensors = packed
         if along == _ARENA and (descriptor := self._sent.take_descriptor()) >= 0:
             along = _ARENA_FIRST

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from app.core.errors import InferError
-from app.core.tensors import Buffer, InferRequest, InferResponse
+from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api import metrics, server_api
 from backends.python.api.calls import Calls
@@ -130,6 +130,12 @@ class RemoteCalls(Calls):
         if sink is not None:
             sink(response)
 
+    def fail(self, error: InferError) -> None:
+        """End the calls in flight with an error."""
+        while self._sinks:
+            _, sink = self._sinks.popitem()
+            sink(failed(error))
+
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         heads = [(path, len(data)) for path, data in files.items()]
         self._manage({"do": "load_model", "name": name, "config": config, "files": heads}, [*files.values()])
@@ -176,4 +182,10 @@ def run(descriptor: int) -> None:
     log.handlers = [LogSender(worker.link)]
     log.setLevel(logging.DEBUG)
     log.propagate = False
+    os.register_at_fork(after_in_child=_log_to_output)
     worker.run()
+
+
+def _log_to_output() -> None:
+    """Leave the link to the process that was forked, as its two users would release the same tensors."""
+    logging.getLogger("backends").handlers = [logging.StreamHandler()]

@@ -76,7 +76,7 @@ def test_an_error_is_a_response(bench: Bench) -> None:
 
 def test_call_of_an_unknown_model_fails(bench: Bench) -> None:
     response = request("nobody").exec()
-    text = "Failed for execute the inference request. Model 'nobody' is not ready."
+    text = "Request for unknown model: 'nobody' is not found"
     assert response.error().message() == f"Model nobody - Error when running inference: {text}"
     assert response.error().code() == pb_utils.TritonError.INTERNAL
 
@@ -260,7 +260,7 @@ def test_calls_share_one_connection(bench: Bench, monkeypatch: pytest.MonkeyPatc
     for fill in (1, 2, 3):
         bench.answers.append(lambda asked, fill=fill: asked.answer(output(fill)))  # type: ignore[misc]
         assert request().exec().output_tensors()[0].as_numpy().tolist() == [fill] * 4
-    assert "Model 'nobody' is not ready" in request("nobody").exec().error().message()
+    assert "'nobody' is not found" in request("nobody").exec().error().message()
     monkeypatch.setattr(bench.models, "resolve", None)
     assert "not callable" in request().exec().error().message(), "whatever happens, the model goes on"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import multiprocessing
 import threading
 
 import numpy as np
@@ -43,6 +44,22 @@ class TritonPythonModel:
 
     def _identity(self, values):
         return self._answer(self._call(values).exec())
+
+    def _processes(self, values):
+        fork = multiprocessing.get_context("fork")
+        answers = fork.SimpleQueue()
+
+        def call(value):
+            response = self._call(np.array([value], np.int32)).exec()
+            answers.put((value, pb_utils.get_output_tensor_by_name(response, "OUTPUT0").as_numpy()[0, 0]))
+
+        children = [fork.Process(target=call, args=(value,)) for value in values]
+        for child in children:
+            child.start()
+        found = dict(answers.get() for _ in children)
+        for child in children:
+            child.join()
+        return self._output([found[value] for value in values])
 
     def _version(self, values):
         return self._answer(self._call(values, model_version=7).exec())

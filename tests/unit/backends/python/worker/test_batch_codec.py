@@ -32,6 +32,7 @@ REQUESTS = [
     InferRequest("m", "", (), parameters={"a": 1.5}, priority=2, timeout_us=5, trace="-"),
     InferRequest("m", "", (X,), sequence_id="s", sequence_start=True, sequence_end=True),
     InferRequest("m", "", (X,), sequence_id=2**63 - 1),
+    InferRequest("m", "", (X,), deadline=9e12),
 ]
 
 
@@ -111,3 +112,10 @@ def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(texts._texts) <= 4 and len(theirs._known) <= 4
     for end in (ours, theirs):
         end.close()
+
+
+def test_a_deadline_after_the_longest_timeout_is_as_good_as_the_latest() -> None:
+    endless = InferRequest("m", "", (X,), deadline=2**64 / 1e6)
+    message, payload = sent(encode_batch(batch(endless), Texts()))
+    ((_, read),) = read_batch(message["requests"], payload)
+    assert read.deadline == 9e12
