@@ -10,7 +10,8 @@ from typing import Final
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}.get(platform.machine())
 _SLICE_NS: Final = 100_000
 """The shortest: Linux 6.12 lets threads of short slices run before those of long ones (man sched_setattr)."""
-_NICER: Final = 10
+_FIRST: Final = os.sched_param(1)
+"""The lowest priority of those that come before all ordinary threads."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,26 +31,21 @@ class _Attributes(ctypes.Structure):
     ]
 
 
-class Priority:
-    """The priority of the thread that made it: that which it had, or a higher one."""
+def run_first(on: bool) -> None:
+    """Have this thread run as soon as it wakes up, as far as that is allowed, or like any other one.
 
-    def __init__(self) -> None:
-        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
-
-    def set_higher(self, on: bool) -> None:
-        """Have it run as soon as it wakes up, as far as that is allowed, or like any other one.
-
-        Less niceness is for root alone, a short slice for all.
-        """
-        if not on:
-            _set(self._nice, 0)
-        elif not _set(self._nice - _NICER, _SLICE_NS):
-            _set(self._nice, _SLICE_NS)
+    A real-time priority is for root (or CAP_SYS_NICE) alone, a short slice for all.
+    """
+    policy = os.SCHED_RR if on else os.SCHED_OTHER
+    try:
+        os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, _FIRST if on else os.sched_param(0))
+    except PermissionError:
+        _set_slice(_SLICE_NS if on else 0)
 
 
-def _set(nice: int, slice_ns: int) -> bool:
-    """Return whether the kernel has done it."""
-    if _SCHED_SETATTR is None:
-        return False
-    wanted = _Attributes(size=ctypes.sizeof(_Attributes), nice=max(nice, -20), runtime=slice_ns)
-    return bool(_libc.syscall(_SCHED_SETATTR, 0, ctypes.byref(wanted), 0) == 0)
+def _set_slice(nanoseconds: int) -> None:
+    """Set the slice of this thread, 0 for the usual one, if the kernel knows slices."""
+    if _SCHED_SETATTR is not None:
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        wanted = _Attributes(size=ctypes.sizeof(_Attributes), nice=nice, runtime=nanoseconds)
+        _libc.syscall(_SCHED_SETATTR, 0, ctypes.byref(wanted), 0)

@@ -18,7 +18,7 @@ import nereid_client
 from app.tools.perf.generator.arrivals import dealt
 from app.tools.perf.generator.job import Job, Told
 from app.tools.perf.generator.load import Generator
-from app.tools.perf.generator.priority import Priority
+from app.tools.perf.generator.priority import run_first
 
 _PATHS: Final = [str(Path(__file__).parents[4]), str(Path(nereid_client.__file__).parents[1])]
 _CODE: Final = (
@@ -43,7 +43,6 @@ def main() -> None:
 
 async def _serve(connection: Connection) -> None:
     generator: Generator | None = None
-    priority = Priority()
     while True:
         try:
             word, value = await asyncio.to_thread(connection.recv)
@@ -52,7 +51,7 @@ async def _serve(connection: Connection) -> None:
         if word == "open":
             generator = Generator(value)
             # An open loop has to be on time. A closed one competes with the server like any other client.
-            priority.set_higher(value.arrivals is not None)
+            run_first(value.arrivals is not None)
             connection.send(await _opened(generator))
         elif generator is not None:
             if word == "begin":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.tools.perf.generator.pacer import Pacer, ahead
-from app.tools.perf.generator.priority import Priority
+from app.tools.perf.generator.priority import run_first
 
 
 @pytest.mark.parametrize(("rate", "microseconds"), [(100, 150), (1000, 100), (10_000, 10)])
@@ -41,24 +41,39 @@ async def test_no_moment_is_early() -> None:
 
 def slice_of(thread: int) -> int:
     lines = Path(f"/proc/self/task/{thread}/sched").read_text().splitlines()
-    return next(int(line.split(":")[1]) for line in lines if line.startswith("se.slice"))
+    return next((int(line.split(":")[1]) for line in lines if line.startswith("se.slice")), 0)
 
 
-def test_priority_is_higher_until_it_is_no_longer_asked_for() -> None:
-    release = tuple(int(part) for part in platform.release().split(".")[:2])
-    if release < (6, 12) or not Path("/proc/self/sched").exists():
-        pytest.skip("a kernel without slices of threads")
+def slice_and_policy_in_a_thread() -> list[tuple[int, int]]:
+    """Return both with and without the priority of an open loop, in a thread that ends with it."""
     seen: list[tuple[int, int]] = []
 
     def look() -> None:
-        priority = Priority()
         for on in (True, False):
-            priority.set_higher(on)
-            seen.append((slice_of(threading.get_native_id()), os.getpriority(os.PRIO_PROCESS, 0)))
+            run_first(on)
+            policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+            seen.append((slice_of(threading.get_native_id()), policy))
 
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    thread = threading.Thread(target=look)  # it ends with its priority
+    thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    (high, nice), (normal, same) = seen
-    assert high == 100_000 < normal and nice <= before == same
+    return seen
+
+
+def test_generator_runs_first_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = tuple(int(part) for part in platform.release().split(".")[:2])
+    if release < (6, 12) or not Path("/proc/self/sched").exists():
+        pytest.skip("a kernel without slices of threads")
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "sched_setscheduler", refused)
+        (short, policy), (usual, same) = slice_and_policy_in_a_thread()
+    assert short == 100_000 < usual and policy == same == os.SCHED_OTHER
+    if os.geteuid() == 0:
+        assert [policy for _, policy in slice_and_policy_in_a_thread()] in (
+            [os.SCHED_RR, os.SCHED_OTHER],
+            [os.SCHED_OTHER, os.SCHED_OTHER],  # root without the capability
+        )
