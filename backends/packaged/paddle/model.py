@@ -51,21 +51,25 @@ class TritonPythonModel(ArrayModel):
         self._predictor = paddle.create_predictor(config)
         self._check("input", self.inputs, self._predictor.get_input_names())
         self._fetched = self._outputs_by_name()
+        self._find_handles()
 
     def share(self, other: "TritonPythonModel") -> None:
         """Clone the predictor, which has the weights of the other."""
         self._predictor = other._predictor.clone()
         self._fetched = other._fetched
+        self._find_handles()
+
+    def _find_handles(self) -> None:
+        find_input, find_output = self._predictor.get_input_handle, self._predictor.get_output_handle
+        self._given = {name: find_input(name) for name in self.inputs}
+        self._found = {name: find_output(fetched) for name, fetched in self._fetched.items()}
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Run the predictor, whose outputs are copied."""
         for name, array in inputs.items():
-            self._predictor.get_input_handle(name).copy_from_cpu(array)
+            self._given[name].copy_from_cpu(array)
         self._predictor.run()
-        return {
-            name: self._predictor.get_output_handle(fetched).copy_to_cpu()
-            for name, fetched in self._fetched.items()
-        }
+        return {name: handle.copy_to_cpu() for name, handle in self._found.items()}
 
     def _files(self) -> tuple[str, str]:
         """Return the files of the program and of its weights, which are in the model's directory."""
