@@ -39,17 +39,33 @@ class Batch:
 
     @torch.inference_mode()
     def add(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Read prompts, each a new row; return the logits of what follows each, [prompts, vocabulary]."""
-        caches, logits = [], []
-        for prompt in prompts:
-            cache = DynamicCache(config=self._model.config)
-            tokens = torch.tensor([prompt], device=self.device)
-            found = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, **self._only_last)
-            caches.append(cache)
-            logits.append(found.logits[0, -1])
-        self._cache = _joined([*([self._cache] if self._lengths else ()), *caches])
+        """Read prompts, each a new row; return the logits of what follows each, [prompts, vocabulary].
+
+        Neighbours of similar lengths are read together, if rows may be added at all.
+        """
+        read = [self._read(prompts[group]) for group in together([*map(len, prompts)])]
+        self._cache = _joined([*([self._cache] if self._lengths else ()), *(cache for cache, _ in read)])
         self._lengths += map(len, prompts)
-        return torch.stack(logits)
+        return torch.cat([logits for _, logits in read])
+
+    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor]:
+        """Read prompts as one batch; return its cache, and the logits of what follows each."""
+        lengths = [len(prompt) for prompt in prompts]
+        longest = max(lengths)
+        options: dict[str, Any] = self._only_last.copy()
+        if min(lengths) < longest:
+            mask = self._mask(lengths, longest)
+            options |= {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+        tokens = [[0] * (longest - len(prompt)) + [*prompt] for prompt in prompts]
+        cache, ids = DynamicCache(config=self._model.config), torch.tensor(tokens, device=self.device)
+        found = self._model(input_ids=ids, past_key_values=cache, use_cache=True, **options)
+        logits: Tensor = found.logits[:, -1]
+        return cache, logits
+
+    def _mask(self, lengths: Sequence[int], width: int) -> Tensor:
+        """Return which of the last `width` places are in use by rows of these lengths."""
+        first = torch.tensor([width - length for length in lengths], device=self.device)
+        return (torch.arange(width, device=self.device) >= first[:, None]).long()
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int]) -> Tensor:
@@ -59,9 +75,7 @@ class Batch:
             options["position_ids"] = torch.tensor(self._lengths, device=self.device)[:, None]
         longest = max(self._lengths)
         if min(self._lengths) < longest:
-            first = torch.tensor([longest - length for length in self._lengths], device=self.device)
-            places = torch.arange(longest + 1, device=self.device)
-            options["attention_mask"] = (places >= first[:, None]).long()
+            options["attention_mask"] = self._mask([length + 1 for length in self._lengths], longest + 1)
         self._lengths = [length + 1 for length in self._lengths]
         column = torch.tensor(tokens, device=self.device)[:, None]
         found = self._model(input_ids=column, past_key_values=self._cache, use_cache=True, **options)
@@ -83,6 +97,17 @@ class Batch:
         for layer in self._cache.layers:
             layer.keys = layer.keys[kept, :, unused:]
             layer.values = layer.values[kept, :, unused:]
+
+
+def together(lengths: Sequence[int]) -> list[slice]:
+    """Return which prompts are read as one batch, as far as padding does not double any of them."""
+    groups, start = list[slice](), 0
+    for end in range(1, len(lengths) + 1):
+        part = lengths[start : end + 1]
+        if end == len(lengths) or max(part) > 2 * min(part):
+            groups.append(slice(start, end))
+            start = end
+    return groups
 
 
 def _joined(caches: Sequence[Any]) -> Any:

@@ -109,7 +109,8 @@ class Engine:
         self._drop_done()
         if self._running:
             self._advance(self._running, self._batch.step([each.last for each in self._running]))
-        wanted = [each for each in new if not each.done]
+        # The shortest first: prompts of similar lengths are read together.
+        wanted = sorted((each for each in new if not each.done), key=lambda each: len(each.prompt))
         if wanted:
             logits = self._batch.add([each.prompt for each in wanted])
             self._running += wanted
