@@ -34,7 +34,7 @@ _CONTROLLER: Final = "serve controller"
 _MODEL: Final = "replica model"
 WEIGHTS: Final = {
     **{_MODEL: 6.0, _INGRESS: 3.0, _MANAGER: 1.0, _CONTROLLER: 1.0},
-    **{"raylet": 0.3, "gcs": 0.3, "ray agents": 0.4},
+    **{"raylet": 0.3, "gcs": 0.3, "ray agents": 0.4, "fork server": 0.7},
 }
 HOLDS_S: Final = (1.0, 4.0, RECOVERY_S)
 """How long a process may be stopped: for a pause, for more than heartbeats may be missed, until replaced."""
