@@ -1,16 +1,17 @@
 """`nereid analyze` beside a full grid: every configuration measured on a real server, then the search.
 
-    python -m benchmarks.grid                          about six minutes of a quiet machine
+    python -m benchmarks.grid                          about eight minutes of a quiet machine
     python -m benchmarks.grid --seconds 200            stops after so long; the next call goes on, by --state
 
 The model is two layers of 2048 by 2048 in ONNX Runtime, 32 MB of weights: a batch costs little more than a
-row until its arithmetic does. A cell's figure is the rate of a closed loop of 32 requests in flight, or of
-fewer where those break the objective. The cell that is best so and the choice of the search are measured
-again in the end, in turn, by that same figure: the best of many short measurements is one that had luck.
+row until its arithmetic does. A cell's figure is what the search is for, and found as the search finds it:
+the highest rate of an open loop that keeps the objective. The cell that is best so and the choice of the
+search are measured again in the end, in turn, by that same figure: the best of many short measurements is
+one that had luck.
 
-The time of the search is given as a share of the measured grid's, one load a cell, and of what model_analyzer
-needs at least for the same configurations: by default it measures each with 1, 2, 4 to 1024 requests in
-flight, and perf_analyzer takes three windows of five seconds for each of these.
+The time of the search is given as a share of the measured grid's, and of what model_analyzer needs at least
+for the same configurations: by default it measures each with 1, 2, 4 to 1024 requests in flight, and
+perf_analyzer takes three windows of five seconds for each of these.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from app.tools.analyze.trials import Trials
 from app.tools.perf import slo
 from app.tools.perf.bench import Bench
 from app.tools.perf.command.flags import read_options
-from app.tools.perf.generator.job import Level
 from benchmarks.closed_loop import Silent
 from benchmarks.goodput import serving
 from benchmarks.tools import ROOT
@@ -46,12 +46,11 @@ WIDTH = 2048
 AXES = Axes((2, 4, 8, 16), (0, 1000, 4000), (1, 2))
 FLAGS = ("batches", "delays", "instances")
 OBJECTIVE = "p90<150ms"
-IN_FLIGHT = (32, 16, 8)
-LOAD_S = 1.5
+IN_FLIGHT = 64
 WARMUP_S = 0.3
 MODEL_ANALYZER_S = 11 * 3 * 5.0
 """For a configuration: 11 loads, each of three windows of five seconds."""
-CELL_S, SEARCH_S, ROUND_S = 10.0, 100.0, 12.0
+CELL_S, SEARCH_S, ROUND_S = 25.0, 60.0, 50.0
 """No cell, search or round of the comparison is begun with less time left."""
 CONFIG = f"""
 backend: "onnxruntime"
@@ -82,8 +81,8 @@ def write_model(folder: Path) -> None:
 class State:
     """What is known, kept in a file.
 
-    `cells` has the fields of each candidate, its rate, the number of its loads and the seconds of all that,
-    `found` the fields, rate and seconds of the search, `rounds` the rates of its choice and of the best cell.
+    `cells` has the fields of each candidate, its rate and the seconds that took, `found` the fields, rate and
+    seconds of the search, `rounds` the rates of its choice and of the best cell.
     """
 
     def __init__(self, path: Path, seconds: float) -> None:
@@ -102,13 +101,13 @@ class State:
         return time.monotonic() + seconds < self._end
 
     def left(self) -> list[Candidate]:
-        """Return the cells that are not measured yet."""
-        known = {Candidate(*fields) for fields, *_ in self.cells}
-        return [candidate for candidate in AXES.candidates() if candidate not in known]
+        """Return the cells that are not measured yet, large batches first."""
+        known = {Candidate(*fields) for fields, _, _ in self.cells}
+        return [candidate for candidate in AXES.candidates()[::-1] if candidate not in known]
 
     def best(self) -> tuple[Candidate, float]:
         """Return the best cell and its rate."""
-        fields, rate, *_ = max(self.cells, key=lambda cell: cell[1])
+        fields, rate, _ = max(self.cells, key=lambda cell: cell[1])
         return Candidate(*fields), rate
 
 
@@ -117,9 +116,8 @@ class Measuring:
 
     def __init__(self, url: str) -> None:
         options, _ = read_options(["-m", MODEL, "-u", url, "--warmup", str(WARMUP_S)])
-        self._rules = slo.read_rules(OBJECTIVE)
         self._server = Server(options.address.url, retry=False)
-        self._trials = Trials(self._server, options, self._rules, Silent())
+        self._trials = Trials(self._server, options, slo.read_rules(OBJECTIVE), Silent())
         self._bench = Bench(options, Silent())
 
     def __enter__(self) -> Measuring:
@@ -132,15 +130,12 @@ class Measuring:
         self._bench.__exit__(*exc)
         self._server.close()
 
-    def cell(self, candidate: Candidate) -> tuple[float, int, float]:
-        """Return the rate of a configuration in closed loops, their number, and the seconds of all that."""
+    def cell(self, candidate: Candidate) -> tuple[float, float]:
+        """Return the highest rate of a configuration that keeps the objective, and the seconds that took."""
         began = time.monotonic()
-        self._trials.apply(candidate)
-        for number, in_flight in enumerate(IN_FLIGHT, 1):
-            found = self._bench.measure(Level("concurrency", in_flight), 1, LOAD_S)
-            if not slo.broken(self._rules, found):
-                return found.rate, number, time.monotonic() - began
-        return 0.0, len(IN_FLIGHT), time.monotonic() - began
+        closed = self._trials.turn(self._bench, candidate, IN_FLIGHT)
+        rate = self._trials.rate(self._bench, candidate, closed).rate
+        return rate, time.monotonic() - began
 
 
 def grid(url: str, state: State) -> None:
@@ -149,10 +144,10 @@ def grid(url: str, state: State) -> None:
         for candidate in state.left():
             if not state.has(CELL_S):
                 return
-            rate, loads, took = measuring.cell(candidate)
-            state.cells.append([list(candidate), rate, loads, took])
+            rate, took = measuring.cell(candidate)
+            state.cells.append([list(candidate), rate, took])
             state.save()
-            print(f"{candidate}: {rate:.0f}/s, {loads} loads, {took:.1f} s", flush=True)
+            print(f"{candidate}: {rate:.0f}/s, {took:.1f} s", flush=True)
 
 
 def analyze(url: str, state: State) -> None:
@@ -188,13 +183,12 @@ def report(state: State) -> None:
     """Print both choices and their times."""
     best, rate = state.best()
     fields, found, seconds = state.found
-    took = sum(cell[3] for cell in state.cells)
-    loads = sum(cell[2] for cell in state.cells)
+    took = sum(cell[2] for cell in state.cells)
     peer = MODEL_ANALYZER_S * len(state.cells)
     ratios = [own / other for own, other in state.rounds if other]
-    print(f"grid: {len(state.cells)} cells, {loads} loads, best {best}: {rate:.0f}/s")
+    print(f"grid: {len(state.cells)} cells, best {best}: {rate:.0f}/s")
     own = next(cell[1] for cell in state.cells if cell[0] == fields)
-    print(f"analyze: {Candidate(*fields)}: {found:.0f}/s of an open loop")
+    print(f"analyze: {Candidate(*fields)}: {found:.0f}/s")
     print(f"the choice in the grid: {own:.0f}/s, {own / rate:.1%} of the best cell")
     spread = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "not measured"
     same = Candidate(*fields) == best
@@ -219,7 +213,7 @@ def main() -> None:
     )
     parser.add_argument("--state", type=Path, default=Path("build/grid.json"))
     parser.add_argument("--seconds", type=float, default=3600, help="of this call")
-    parser.add_argument("--rounds", type=int, default=5, help="of the comparison (5)")
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison (3)")
     given = parser.parse_args()
     given.state.parent.mkdir(exist_ok=True)
     state = State(given.state, given.seconds)

@@ -1,75 +1,64 @@
-"""Which candidate is measured next, and when enough have been. Pure."""
+"""Which candidates are measured, and against which. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import Final
 
 from app.tools.analyze.space import Candidate
 
-_BETTER = 0.97
-"""A candidate that is predicted to do less than this share of the best measured one is not measured."""
-_CLOSE = 0.9
-"""A measured candidate that did at least this share of the best one may be the better one all the same."""
-_FINALISTS = 3
+BETTER: Final = 0.97
+"""A candidate that does less than this share of another one is worse; chance makes smaller differences."""
+_PROMISING: Final = 0.7
+_CLOSE: Final = 0.9
+_FINALISTS: Final = 2
 
 
-def next_candidate(
-    predicted: Mapping[Candidate, float], measured: Mapping[Candidate, float]
-) -> Candidate | None:
-    """Return the most promising candidate that has not been measured; None if none may be the best.
+def promising(predicted: Mapping[Candidate, float], most: int) -> list[Candidate]:
+    """Return the candidates with the highest predictions, at most so many, in an order of few loads.
 
-    Predictions are corrected by what the measured ones of the same instances and threads did, or else by
-    what all did: the model does not know what the server takes for itself.
+    What is far below the highest prediction is left out: the model of the queue does not know what the server
+    takes for itself, but it knows which batches and instances can do no good.
     """
-    best = max(measured.values(), default=0.0)
-    left = {c: corrected(c, predicted, measured) for c in predicted if c not in measured}
-    if not left:
-        return None
-    chosen = max(left, key=lambda candidate: left[candidate])
-    return chosen if left[chosen] >= _BETTER * best and left[chosen] > 0 else None
+    ordered = sorted(predicted, key=lambda candidate: -predicted[candidate])[:most]
+    return sorted(
+        c for c in ordered if predicted[c] > 0 and predicted[c] >= _PROMISING * predicted[ordered[0]]
+    )
 
 
-def corrected(
-    candidate: Candidate, predicted: Mapping[Candidate, float], measured: Mapping[Candidate, float]
-) -> float:
-    """Return a prediction times what measured ones were of theirs."""
-    ratios = {c: measured[c] / predicted[c] for c in measured if predicted.get(c)}
-    near = [ratio for c, ratio in ratios.items() if c[2:] == candidate[2:]] or list(ratios.values())
-    return predicted[candidate] * (median(near) if near else 1.0)
-
-
-def explore(
-    predicted: Mapping[Candidate, float],
-    measured: dict[Candidate, float],
-    measure: Callable[[Candidate, float, float], float],
-    most: int,
-) -> None:
-    """Measure the most promising candidates, at most so many, and add them to `measured`.
+def compete(
+    candidates: Sequence[Candidate], beside: Candidate, rounds: int, measure: Callable[[Candidate], float]
+) -> dict[Candidate, list[float]]:
+    """Measure candidates in turn, the better half of them in the next round; return their rates by round.
 
     Args:
-        measure: returns the rate of a candidate, given its expected one and the rate that it has to keep
-            to be of interest, so that those that are no better cost little; 0 for the first one.
+        beside: is measured in every round, whatever it does.
+        measure: returns the rate of a short measurement.
     """
-    for _ in range(most):
-        chosen = next_candidate(predicted, measured)
-        if chosen is None:
-            return
-        floor = max(measured.values(), default=0.0) / _BETTER
-        measured[chosen] = measure(chosen, corrected(chosen, predicted, measured), floor)
+    rates: dict[Candidate, list[float]] = {candidate: [] for candidate in (*candidates, beside)}
+    left = list(candidates)
+    for number in range(rounds):
+        turn = list(dict.fromkeys((*left, beside)))
+        for candidate in (
+            turn[::-1] if number % 2 else turn
+        ):  # so that a drift of the machine is no candidate's
+            rates[candidate].append(measure(candidate))
+        left = sorted(ranked(rates, left)[: max((len(left) + 1) // 2, _FINALISTS)])
+    return rates
 
 
-def finalists(measured: Mapping[Candidate, float]) -> list[Candidate]:
-    """Return the candidates that are measured against each other in the end, the best one first."""
-    ordered = sorted(measured, key=lambda candidate: -measured[candidate])
-    return [c for c in ordered[:_FINALISTS] if measured[c] >= _CLOSE * measured[ordered[0]]]
+def ranked(rates: Mapping[Candidate, Sequence[float]], among: Iterable[Candidate]) -> list[Candidate]:
+    """Return candidates by the median of their rates, the best first."""
+    return sorted(among, key=lambda candidate: -median(rates[candidate]))
 
 
-def winner(rounds: Mapping[Candidate, Sequence[float]], best: Candidate) -> Candidate:
-    """Return which candidate did most in rounds in turn: another one than `best` if it is clearly better."""
-    middle = {candidate: median(rates) for candidate, rates in rounds.items()}
-    first = max(middle, key=lambda candidate: middle[candidate])
-    return first if _BETTER * middle[first] > middle[best] else best
+def finalists(rates: Mapping[Candidate, Sequence[float]]) -> list[Candidate]:
+    """Return the candidates of the last round that did most, the best first."""
+    last = max(map(len, rates.values()))
+    ordered = ranked(rates, [c for c in rates if len(rates[c]) == last])
+    best = median(rates[ordered[0]])
+    return [c for c in ordered[:_FINALISTS] if median(rates[c]) >= _CLOSE * best > 0]
 
 
 def pareto(points: Mapping[str, list[tuple[float, float]]]) -> list[tuple[float, float, str]]:

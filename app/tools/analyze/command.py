@@ -6,14 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from app.tools.analyze import report
-from app.tools.analyze.choice import explore, finalists, winner
+from app.tools.analyze.choice import BETTER, compete, finalists, promising, ranked
 from app.tools.analyze.queue_model import best_rate
 from app.tools.analyze.space import Axes, Candidate, configured, has_threads, present, unsuited
 from app.tools.analyze.trials import Measured, Trials
@@ -50,10 +50,16 @@ class Search:
     key: Mapping[str, Any]
     predicted: dict[Candidate, float]
     measured: dict[Candidate, Measured]
+    rates: dict[Candidate, list[float]] = field(default_factory=dict)
 
     def save(self) -> None:
         """Write the file."""
-        content = {"key": self.key, "predicted": _listed(self.predicted), "measured": _listed(self.measured)}
+        found: dict[str, Mapping[Candidate, Any]] = {
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "rates": self.rates,
+        }
+        content = {"key": self.key, **{name: _listed(values) for name, values in found.items()}}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(content, indent=1, default=asdict) + "\n")
 
@@ -69,7 +75,8 @@ def resumed(path: Path, key: Mapping[str, Any]) -> Search:
         if content["key"] == json.loads(json.dumps(key)):
             predicted = {Candidate(*fields): rate for fields, rate in content["predicted"]}
             measured = {Candidate(*fields): Measured(**found) for fields, found in content["measured"]}
-            return Search(path, key, predicted, measured)
+            rates = {Candidate(*fields): found for fields, found in content["rates"]}
+            return Search(path, key, predicted, measured, rates)
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return Search(path, key, {}, {})
@@ -92,8 +99,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--threads", type=_numbers, metavar="N,N", help="of an instance (the backend's default)"
     )
-    made.add_argument("--candidates", type=int, default=4, metavar="N", help="measured at most (4)")
-    made.add_argument("--rounds", type=int, default=2, metavar="N", help="of the best ones in turn (2)")
+    made.add_argument("--candidates", type=int, default=6, metavar="N", help="compared at most (6)")
+    made.add_argument("--rounds", type=int, default=2, metavar="N", help="of the comparison (2)")
     made.add_argument("--output", type=Path, metavar="DIR", help="(analyze-NAME)")
     made.add_argument("--keep", action="store_true", help="leave the best configuration loaded")
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -184,39 +191,46 @@ def _searched(
         search.predicted.update({c: best_rate(c, costs, limits) for c in [*own.candidates(), *known]})
         search.save()
     with Bench(options, trials.progress) as bench:
-
-        def measure(candidate: Candidate, expected: float, floor: float) -> float:
-            found = search.measured[candidate] = trials.rate(bench, candidate, expected, floor)
+        if not search.rates:
+            search.rates = _compared(given, bench, trials, search, now)
             search.save()
-            return found.rate
-
-        rates = {candidate: found.rate for candidate, found in search.measured.items()}
-        explore(search.predicted, rates, measure, given.candidates - len(rates))
-        kept = {c: rates[c] for c, found in search.measured.items() if not found.below}
-        best = max(kept, key=lambda candidate: kept[candidate], default=None)
-        if best is None or not kept[best]:
-            return None, []
-        return _confirmed(bench, trials, search, best, now, given.rounds)
-
-
-def _confirmed(
-    bench: Bench, trials: Trials, search: Search, best: Candidate, now: Candidate, number: int
-) -> tuple[Candidate, list[float]]:
-    """Measure the best candidates and the present one in turn; return which won, and its ratios to that."""
-    rates = {candidate: found.rate for candidate, found in search.measured.items()}
-    last = dict.fromkeys([best, *finalists(rates), now])
-    if not number or len(last) < 2:
+        best = _best(bench, trials, search)
+    if best is None or best == now:
         return best, []
-    rounds = trials.rounds(bench, list(last), search.measured[best].in_flight, number)
-    won = winner(rounds, best)
-    if won != best and (search.measured.get(won, Measured()).below or rates.get(won, 0.0) < rates[best]):
-        found = trials.rate(bench, won, rates[best])
-        if found.rate < rates[best]:  # it answers more, but not within the objective
-            won = best
-        else:
-            search.measured[won] = found
-    ratios = [one / other for one, other in zip(rounds[won], rounds[now], strict=True) if other]
-    return won, ratios if won != now else []
+    return best, [
+        one / other for one, other in zip(search.rates[best], search.rates[now], strict=True) if other
+    ]
+
+
+def _compared(
+    given: argparse.Namespace, bench: Bench, trials: Trials, search: Search, now: Candidate
+) -> dict[Candidate, list[float]]:
+    """Measure the promising candidates against each other and the present one, by short closed loops."""
+    chosen = promising(search.predicted, given.candidates)
+    in_flight = trials.in_flight(max(search.predicted.values()))
+    return compete(
+        chosen, now, max(given.rounds, 1), lambda candidate: trials.turn(bench, candidate, in_flight)
+    )
+
+
+def _best(bench: Bench, trials: Trials, search: Search) -> Candidate | None:
+    """Measure the finalists in full, each against the best one before; return the best one.
+
+    If none of them keeps the objective, the others are measured until one does.
+    """
+    best: Candidate | None = None
+    first = finalists(search.rates)
+    for candidate in dict.fromkeys((*first, *ranked(search.rates, search.rates))):
+        if best is not None and candidate not in first:
+            break
+        least = search.measured[best].rate if best is not None else 0.0
+        if candidate not in search.measured:
+            found = trials.rate(bench, candidate, median(search.rates[candidate]), least / BETTER)
+            search.measured[candidate] = found
+            search.save()
+        if search.measured[candidate].rate > least and not search.measured[candidate].below:
+            best = candidate
+    return best
 
 
 def _written(

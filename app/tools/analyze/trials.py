@@ -15,14 +15,18 @@ from app.tools.perf.options import Options, PerfError
 from app.tools.perf.result import Result
 from nereid_client import Server, ServerError
 
-_CURVE_S: Final = 0.6
+_CURVE_S: Final = 0.4
 _PROBE_S: Final = (1.0, 4.0)
 _PROBE_REQUESTS: Final = 200
-_FACTOR: Final = 1.25
+_FACTOR: Final = 1.12
 _CHANCES: Final = 2
 _LESS: Final = 0.97
 """At most this share of a rate that it did not keep is what a candidate does."""
-_ROUND_S: Final = 1.0
+_TURN_S: Final = 0.5
+_OPEN_SHARE: Final = 0.9
+"""Of what a candidate answers in a closed loop: where the search of its rate in open loops begins."""
+_IN_FLIGHT: Final = (32, 256)
+"""Requests of a closed loop if nothing limits the latency, and at most."""
 _LOAD_S: Final = 300.0
 _HARMLESS: Final = 0.02
 """Failures of the curve that another process may cause."""
@@ -42,11 +46,6 @@ class Measured:
     mean_batch: float = 0.0
     points: list[tuple[float, float]] = field(default_factory=list)
     below: float = 0.0
-
-    @property
-    def in_flight(self) -> int:
-        """Requests in flight at that rate."""
-        return max(round(self.rate * self.p50_ms / 1e3), 1)
 
 
 class Trials:
@@ -102,10 +101,14 @@ class Trials:
         for threads in axes.threads:
             self.apply(Candidate(max(axes.batches), 0, 1, threads))
             own = seconds.setdefault(threads, {})
-            for rows in sorted({max(batch, 1) for batch in axes.batches} | {1}):
+            sizes, between = _sizes(axes.batches)
+            while sizes and (rows := sizes.pop(0)):
                 result = self._alone(rows, 1)
-                if result.failed > _HARMLESS * result.requests or not result.rate:
-                    break  # more rows than the model takes
+                if (
+                    result.failed > _HARMLESS * result.requests or not result.rate
+                ):  # more than the model takes
+                    sizes, between = [size for size in between if max(own, default=0) < size < rows], []
+                    continue
                 own[rows] = _execution_s(result)
                 outside.append(result.service.mean / 1e3 - own[rows])
             if not own:
@@ -132,6 +135,7 @@ class Trials:
         """Load a candidate and search the highest rate at which it keeps the objective.
 
         Args:
+            expected: what it answers in a closed loop.
             floor: if it does not keep it at this rate, nothing more is measured; 0 for none.
         """
         self.apply(candidate)
@@ -151,22 +155,27 @@ class Trials:
         if floor and not any(keeps(floor) for _ in range(_CHANCES)):
             measured.below = floor
             return measured
-        found = slo.search(keeps, max(expected, floor, 1.0), factor=_FACTOR, confirmations=1)
+        found = slo.search(keeps, max(_OPEN_SHARE * expected, floor, 1.0), factor=_FACTOR, confirmations=1)
         measured.rate = found.rate
         return measured
 
-    def rounds(
-        self, bench: Bench, candidates: Sequence[Candidate], in_flight: int, number: int
-    ) -> dict[Candidate, list[float]]:
-        """Measure candidates against each other, in turn, with so many requests in flight; return rates."""
-        found: dict[Candidate, list[float]] = {candidate: [] for candidate in candidates}
-        for _ in range(number):
-            for candidate in candidates:
-                self.apply(candidate)
-                result = bench.measure(Level("concurrency", in_flight), 1, _ROUND_S)
-                found[candidate].append(result.rate)
-            candidates = candidates[::-1]  # so that a drift of the machine is no candidate's
-        return found
+    def turn(self, bench: Bench, candidate: Candidate, in_flight: int) -> float:
+        """Load a candidate, and return what it answers with so many requests in flight, for a short time."""
+        self.apply(candidate)
+        return bench.measure(Level("concurrency", in_flight), 1, _TURN_S).rate
+
+    def in_flight(self, rate: float) -> int:
+        """Return how many requests are in flight at a rate if they take half of what the objective allows."""
+        limits_ms = [rule.limit for rule in self._rules if rule.name != "errors"]
+        usual, most = _IN_FLIGHT
+        return min(max(round(rate * min(limits_ms) / 2e3), 1), most) if limits_ms else usual
+
+
+def _sizes(batches: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the rows whose executions are measured, one, the most, every second number, and the others."""
+    known = sorted({max(batch, 1) for batch in batches} | {1})
+    sizes = sorted({1, *known[::-2]})
+    return sizes, [rows for rows in known if rows not in sizes]
 
 
 def _execution_s(result: Result) -> float:

@@ -12,8 +12,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from app.tools.analyze import report
-from app.tools.analyze.choice import explore, finalists, next_candidate, pareto, winner
-from app.tools.analyze.command import Search, _confirmed, resumed
+from app.tools.analyze.choice import compete, finalists, pareto, promising
+from app.tools.analyze.command import Search, _best, resumed
 from app.tools.analyze.queue_model import Costs, best_rate, latencies
 from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
 from app.tools.analyze.trials import Measured, Trials
@@ -108,39 +108,48 @@ def grid_and_truth() -> tuple[dict[Candidate, float], dict[Candidate, float]]:
     return predicted, {c: 0.5 * rate * random.uniform(0.97, 1.03) for c, rate in predicted.items()}
 
 
-def test_few_measurements_find_nearly_the_best_of_a_grid() -> None:
+def test_few_short_measurements_find_nearly_the_best_of_a_grid() -> None:
     predicted, truth = grid_and_truth()
-    measured: dict[Candidate, float] = {}
-    expectations, floors = [], []
+    now, turns = Candidate(1, 0, 1), list[Candidate]()
 
-    def measure(candidate: Candidate, expected: float, floor: float) -> float:
-        expectations.append(expected / truth[candidate])
-        floors.append(floor)
+    def measure(candidate: Candidate) -> float:
+        turns.append(candidate)
         return truth[candidate]
 
-    explore(predicted, measured, measure, 4)
-    assert len(measured) <= 4 and max(measured.values()) >= 0.95 * max(truth.values())
-    assert expectations[0] > 1.8 and expectations[-1] < 1.1  # it learns what the server takes for itself
-    bests = [max(list(measured.values())[:n], default=0.0) for n in range(len(measured))]
-    assert floors == [best / 0.97 for best in bests], "those after the first have to be better to cost more"
+    rates = compete(promising(predicted, 6), now, 2, measure)
+    best = finalists(rates)[0]
+    assert truth[best] >= 0.95 * max(truth.values()) and len(rates) == 4
+    assert len(turns) == 4 + 3 and turns.count(now) == 2, "the better half goes on, beside the present one"
+    assert rates[best] == [truth[best]] * 2 and rates[now] == [truth[now]] * 2
 
 
-def test_nothing_is_measured_that_cannot_be_the_best() -> None:
-    one, two, three = Candidate(1, 0, 1), Candidate(2, 0, 1), Candidate(4, 0, 1)
-    predicted = {one: 50.0, two: 90.0, three: 100.0}
-    assert next_candidate(predicted, {}) == three
-    assert next_candidate(predicted, {three: 100.0}) is None
-    assert next_candidate({**predicted, two: 99.0}, {three: 100.0}) == two
-    assert next_candidate({one: 0.0}, {}) is None
+def test_rounds_go_there_and_back() -> None:
+    turns: list[int] = []
+    candidates = [Candidate(batch, 0, 1) for batch in (2, 4)]
+
+    def measure(candidate: Candidate) -> float:
+        turns.append(candidate.batch)
+        return 1.0
+
+    compete(candidates, candidates[0], 2, measure)
+    assert turns == [2, 4, 4, 2]
 
 
-def test_those_that_did_about_as_much_meet_again_and_the_better_one_wins() -> None:
+def test_candidates_that_can_be_no_good_are_not_measured() -> None:
     one, two, three, four = (Candidate(batch, 0, 1) for batch in (1, 2, 4, 8))
-    assert finalists({one: 80.0, two: 100.0, three: 95.0, four: 91.0}) == [two, three, four]
-    assert finalists({one: 50.0, two: 100.0, four: 60.0}) == [two]
-    assert winner({one: [100, 90, 110], two: [101, 112, 102]}, one) == one, "no clear difference"
-    assert winner({one: [100, 90, 110], two: [104, 60, 112]}, one) == two
-    assert winner({one: [100], two: [50]}, one) == one
+    predicted = {one: 50.0, two: 80.0, three: 90.0, four: 100.0}
+    assert promising(predicted, 4) == [two, three, four] and promising(predicted, 2) == [three, four]
+    assert promising({one: 0.0}, 4) == promising({}, 4) == []
+
+
+def test_those_that_did_about_as_much_in_the_last_round_are_measured_in_full() -> None:
+    one, two, three, four = (Candidate(batch, 0, 1) for batch in (1, 2, 4, 8))
+    assert finalists({one: [80.0, 82.0], two: [97.0, 99.0], three: [101.0, 100.0], four: [300.0]}) == [
+        three,
+        two,
+    ]
+    assert finalists({one: [80.0], two: [100.0]}) == [two]
+    assert finalists({one: [0.0]}) == []
 
 
 class FakeBench:
@@ -179,33 +188,41 @@ def test_a_candidate_that_is_better_is_measured_further() -> None:
     bench: Any = FakeBench(1200)
     found = FakeTrials().rate(bench, Candidate(2, 0, 1), 900, floor=1030)
     assert 1140 < found.rate <= 1200 / 0.95 and found.below == 0
-    assert min(bench.asked) == 1030 and found.in_flight == round(found.rate * 0.01)
+    assert min(bench.asked) == 1030
 
 
-@pytest.mark.parametrize(("again", "chosen"), [(700, "other"), (600, "best")])
-def test_who_wins_the_rounds_has_to_keep_the_objective_too(tmp_path: Path, again: float, chosen: str) -> None:
-    best, other, now = Candidate(8, 0, 2), Candidate(8, 1000, 2), Candidate(1, 0, 1)
-    measured = {best: Measured(650, p50_ms=40), other: Measured(600, p50_ms=40)}
-
-    class Rounds(FakeTrials):
-        def rounds(self, *_: Any) -> dict[Candidate, list[float]]:
-            return {best: [500.0], other: [550.0], now: [50.0]}
-
-        def rate(self, *_: Any) -> Measured:
-            return Measured(again)
-
-    bench: Any = None
-    search = Search(tmp_path, {}, {}, measured)
-    won, ratios = _confirmed(bench, Rounds(), search, best, now, 1)
-    assert won == {"best": best, "other": other}[chosen]
-    assert ratios == [{"best": 10.0, "other": 11.0}[chosen]]
+def test_search_of_a_rate_begins_below_what_a_closed_loop_did() -> None:
+    bench: Any = FakeBench(1000)
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 1000)
+    assert bench.asked[0] == 900 and 950 < found.rate <= 1000 / 0.95 and len(bench.asked) <= 8
 
 
-def test_rounds_go_there_and_back() -> None:
-    bench: Any = FakeBench(7)
-    trials, both = FakeTrials(), [Candidate(2, 0, 1), Candidate(4, 0, 1)]
-    assert trials.rounds(bench, both, 32, 3) == {both[0]: [7, 7, 7], both[1]: [7, 7, 7]}
-    assert trials.loads == [*both, *both[::-1], *both] and set(bench.asked) == {32}
+def test_closed_loops_have_in_flight_what_half_of_the_objective_allows() -> None:
+    trials = FakeTrials()  # p99<50ms
+    assert trials.in_flight(1000) == 25 and trials.in_flight(1) == 1 and trials.in_flight(1e6) == 256
+
+
+def test_finalist_has_to_beat_the_best_one_before_it(tmp_path: Path) -> None:
+    one, two, three = Candidate(2, 0, 1), Candidate(4, 0, 1), Candidate(8, 0, 1)
+    asked: list[tuple[Candidate, float]] = []
+
+    def chosen(full: dict[Candidate, Measured]) -> Candidate | None:
+        class Full(FakeTrials):
+            def rate(self, _: Any, candidate: Candidate, expected: float, floor: float = 0.0) -> Measured:
+                asked.append((candidate, floor))
+                return full[candidate]
+
+        asked.clear()
+        search = Search(tmp_path / "state", {}, {}, {}, {one: [100, 98], two: [95, 94], three: [10]})
+        bench: Any = None
+        return _best(bench, Full(), search)
+
+    assert chosen({one: Measured(90), two: Measured(85, below=93)}) == one
+    assert asked == [(one, 0.0), (two, 90 / 0.97)]
+    assert chosen({one: Measured(90), two: Measured(94)}) == two
+    assert chosen({one: Measured(90), two: Measured(88)}) == one, "it kept more once, and not again"
+    assert chosen({one: Measured(0), two: Measured(0), three: Measured(9)}) == three
+    assert chosen({one: Measured(0), two: Measured(0), three: Measured(0)}) is None
 
 
 def test_pareto_front() -> None:
@@ -236,11 +253,16 @@ def test_search_goes_on_with_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "new" / "analyze.json"
     key = {"model": "m", "axes": Axes((1, 4), (0,), (1,))}
     search = Search(
-        path, key, {Candidate(4, 0, 1): 10.0}, {Candidate(4, 0, 1): Measured(9.0, points=[(9.0, 1.0)])}
+        path,
+        key,
+        {Candidate(4, 0, 1): 10.0},
+        {Candidate(4, 0, 1): Measured(9.0, points=[(9.0, 1.0)])},
+        {Candidate(4, 0, 1): [8.0]},
     )
     search.save()
     again = resumed(path, key)
-    assert again.predicted == search.predicted and again.measured[Candidate(4, 0, 1)].rate == 9.0
+    assert again.predicted == search.predicted and again.rates == search.rates
+    assert again.measured[Candidate(4, 0, 1)].rate == 9.0
     assert resumed(path, {**key, "model": "other"}).measured == {}
     path.write_text(json.dumps([]))
     assert resumed(path, key).predicted == {}
