@@ -1,12 +1,12 @@
 """The repository manager of a process without a cluster."""
 
 import asyncio
-import glob
 import logging
 import os
 import secrets
 import time
 from collections.abc import Coroutine, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import InferError, unavailable, unsupported
@@ -215,9 +215,10 @@ class _AtOnce(Rollouts):
         return await super().select(offer._replace(policy=None))
 
 
-def visible_gpus() -> tuple[int, ...]:
-    """Return the CUDA ordinals of this process."""
+def visible_gpus(devices: Path = Path("/dev")) -> tuple[int, ...]:
+    """Return the CUDA ordinals of this process: none without a device, whatever CUDA_VISIBLE_DEVICES says."""
+    present = len(list(devices.glob("nvidia[0-9]*")))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(range(len([each for each in visible.split(",") if each.strip() not in ("", "-1")])))
-    return tuple(range(len(glob.glob("/dev/nvidia[0-9]*"))))
+    if visible is None or not (present or (devices / "dxg").exists()):  # dxg: all GPUs, in WSL
+        return tuple(range(present))
+    return tuple(range(len([each for each in visible.split(",") if each.strip() not in ("", "-1")])))
