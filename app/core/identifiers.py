@@ -17,12 +17,17 @@ def identifier(namespace: str, name: str) -> str:
 
 def namespace_of(model: str) -> str:
     """Return the namespace of an identifier, "" without one."""
-    return model.removesuffix(f"{SEPARATOR}{name_of(model)}") if "/" in model else ""
+    name = name_of(model)
+    return model.removesuffix(f"{SEPARATOR}{name}") if name != model else ""
 
 
 def name_of(model: str) -> str:
-    """Return the model's name in an identifier: the name of its directory, which clients request."""
-    return model[model.rindex("/") :].partition(SEPARATOR)[2] if "/" in model else model
+    """Return the model's name in an identifier: the name of its directory, which clients request.
+
+    A path without a namespace is what a client calls a model, and stays what it is.
+    """
+    name = model[model.rindex("/") :].partition(SEPARATOR)[2] if "/" in model else ""
+    return name or model
 
 
 def base_name(model: str, version: int) -> str:

@@ -12,6 +12,8 @@ import sys
 
 _SCRIPT = "default_worker.py"
 _LANGUAGE = "--language="
+_PATIENCE_S = 30.0
+"""Longer than the fork server imports on a busy machine. Ray gives a worker 60 s."""
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _OTHER = ("--serialized-runtime-env-context", "--worker-type")
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
@@ -44,7 +46,11 @@ def _is_forked(path: str, arguments: list[str]) -> bool:
         words = [os.getcwd(), *_inherited(), str(len(taken)), *taken, *environment]
         request = os.fsencode("\0".join(words))
         with socket.socket(socket.AF_UNIX) as server:
+            server.settimeout(_PATIENCE_S)
             server.connect(path)
+            if not server.recv(1):  # one that hangs must not fork later what is started here meanwhile
+                return False
+            server.settimeout(None)
             sent = socket.send_fds(server, [request], [0, 1, 2])
             server.sendall(request[sent:])
             server.shutdown(socket.SHUT_WR)

@@ -172,10 +172,11 @@ def _received(connection: socket.socket) -> Worker | None:
     """Read a request; return None when the connection ends without one.
 
     Raises:
-        OSError: it takes too long.
+        OSError: it takes too long, or the client has given up.
         ValueError: it is none of `fork_client.py`.
     """
     connection.settimeout(_REQUEST_S)
+    connection.sendall(b"\0")  # only now is it sent
     data, descriptors, _, _ = socket.recv_fds(connection, _BYTES, len(_STANDARD))
     while data and (more := connection.recv(_BYTES)):
         data += more

@@ -97,7 +97,9 @@ def test_unknown_model_is_refused(repository: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../m", "m/1", "m\0"])
 def test_hostile_name_is_refused(repository: Path, name: str) -> None:
-    assert refusal(lambda: catalog_of(repository).candidate(name, None)).code is ErrorCode.INVALID_ARG
+    error = refusal(lambda: catalog_of(repository).candidate(name, None))
+    assert error.code is ErrorCode.INVALID_ARG
+    assert ("must not contain path traversal characters" in error.message) == bool(name)
 
 
 @pytest.mark.parametrize("name", ["a\nb", "model!test", "x" * 256, "x" * 100_000])

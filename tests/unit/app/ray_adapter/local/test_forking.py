@@ -137,6 +137,21 @@ def test_workers_draw_different_numbers(server: ForkServer, tmp_path: Path) -> N
     assert all(one != other for one, other in zip(first, second, strict=True))
 
 
+def test_worker_is_not_forked_by_a_server_that_hangs_nor_later(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_client, "_PATIENCE_S", 0.05)
+    script = tmp_path / "late.py"
+    script.write_text(f"open({str(tmp_path / 'late')!r}, 'w')")
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        assert not fork_client._is_forked(str(server.path), [str(script)])
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    started(server, tmp_path, "")
+    assert not (tmp_path / "late").exists()
+
+
 def test_raylets_other_arguments_stay(server: ForkServer, tmp_path: Path) -> None:
     command = raylet_command(["python", "a b"])
     changed = server.starting_workers(command)
