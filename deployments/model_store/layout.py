@@ -24,7 +24,7 @@ _NOT_VERSIONS: Final = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})
 _NAME_MAX: Final = 255
 PATH_CHARACTERS: Final = re.compile(r"[/\\\x00]")
 # Names reach log lines, paths and command lines: no character that a terminal or a shell interprets.
-_UNSAFE_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029;|&$<>`'\"*?!]")
+_UNSAFE_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029;|&$<>`'\"*?!\\]")
 _IN_TWO_REPOSITORIES: Final = "model appears in two or more repositories"
 
 
@@ -84,7 +84,7 @@ def _check_no_path(name: str) -> None:
     trimmed = name.strip(" \t\n\v\f\r")
     if not trimmed:
         raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
-    if PATH_CHARACTERS.search(name) or trimmed in (".", ".."):
+    if "/" in name or trimmed in (".", ".."):
         raise invalid_arg(
             f"invalid model name '{_shown(name)}', model name must not contain path traversal characters"
         )

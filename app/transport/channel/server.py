@@ -299,7 +299,10 @@ class ChannelServer:
                     arena.close_fd()
                 await adopt_socket(sock, connection)
         except (OSError, ProtocolError, TimeoutError) as error:
-            logger.warning("refused a channel: %s", error or type(error).__name__)
+            # Another server that starts looks whether somebody listens, and has left already.
+            left = isinstance(error, BrokenPipeError | ConnectionResetError)
+            level = logging.DEBUG if left else logging.WARNING
+            logger.log(level, "refused a channel: %s", error or type(error).__name__)
             _discard(sock, arena)
         except BaseException:
             _discard(sock, arena)

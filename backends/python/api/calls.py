@@ -8,6 +8,7 @@ import queue
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, unsupported
@@ -202,11 +203,29 @@ class Calls(ABC):
         responses.set_cancel(self.submit(infer, responses.put, decoupled, executing))
         return responses
 
+    async def _start_async(self, infer: InferRequest, executing: Sequence[Request]) -> ResponseIterator:
+        """Return the iterator once a response is there, as in Triton: until then others on the loop go on."""
+        loop, arrived, responses = asyncio.get_running_loop(), asyncio.Event(), ResponseIterator()
+
+        def sink(response: InferResponse) -> None:
+            responses.put(response)
+            if not arrived.is_set():
+                with suppress(RuntimeError):  # the model's loop is closed
+                    loop.call_soon_threadsafe(arrived.set)
+
+        responses.set_cancel(self.submit(infer, sink, True, executing))
+        try:
+            await arrived.wait()
+        except asyncio.CancelledError:
+            responses.cancel()
+            raise
+        return responses
+
     async def _exec_async(
         self, infer: InferRequest, decoupled: bool, executing: Sequence[Request]
     ) -> InferenceResponse | ResponseIterator:
         if decoupled:
-            return self._start(infer, decoupled, executing)
+            return await self._start_async(infer, executing)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[InferResponse] = loop.create_future()
 

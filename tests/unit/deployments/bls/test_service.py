@@ -128,6 +128,25 @@ def test_async_exec(bench: Bench) -> None:
     assert sorted(found) == [1, 2]
 
 
+def test_an_async_call_of_a_decoupled_model_waits_for_its_first_response(bench: Bench) -> None:
+    """Two wait at the same time, although a model reads responses by a `for`, which blocks its loop."""
+    taken: list[Asked] = []
+    bench.answers += [taken.append, taken.append]
+
+    async def ask() -> int:
+        return len(list(await request("d").async_exec(decoupled=True)))
+
+    async def both() -> list[int]:
+        asked = asyncio.gather(ask(), ask())
+        while len(taken) < 2:
+            await asyncio.sleep(0)
+        for each in taken:
+            bench.plane.loop.call_soon_threadsafe(each.answer, output(1))
+        return [*await asked]
+
+    assert asyncio.run(asyncio.wait_for(both(), 20)) == [1, 1]
+
+
 def test_giving_up_on_an_async_call_cancels_it(bench: Bench) -> None:
     async def give_up() -> None:
         task = asyncio.ensure_future(request().async_exec())

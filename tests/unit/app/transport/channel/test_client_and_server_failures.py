@@ -242,6 +242,15 @@ async def test_unproved_peers_are_disconnected_before_any_frame_is_parsed(start:
     assert (await infer(await in_time(pair, scheme), make_request())).failure is None
 
 
+async def test_who_only_looks_whether_somebody_listens_is_no_warning(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = await start()
+    (await raw_client(pair, "unix")).close()
+    assert (await infer(await pair.connect("unix"), make_request())).failure is None
+    assert not caplog.records
+
+
 async def test_silent_connections_do_not_block_clients(start: Start) -> None:
     pair = await start(TransportSettings(handshake_timeout=0.1, max_handshakes=2))
     strangers = [await raw_client(pair, "tcp") for _ in range(6)]
