@@ -25,6 +25,14 @@ Tell = Callable[[str], object]
 """Takes the description of what is wrong, "" for nothing."""
 
 
+async def next_turn(period_s: float) -> None:
+    """Sleep until the next multiple of a period, at which others with the same period wake up too.
+
+    Each question over gRPC keeps the threads of its library awake for a second; those at one time do so once.
+    """
+    await asyncio.sleep(period_s - time.monotonic() % period_s)
+
+
 class Part:
     """Something that a server cannot do without, and what is wrong with it at present.
 
@@ -94,7 +102,7 @@ class Part:
                 self._silent, self._known = False, True
             except Exception:
                 self._silent = self._known
-            await asyncio.sleep(_ASK_S)
+            await next_turn(_ASK_S)
 
 
 def _retrieve(question: asyncio.Future[Process | None]) -> None:
@@ -123,7 +131,7 @@ class ClusterHealth:
                 group.create_task(part.keep_asking())
             while True:
                 self.look(time.monotonic())
-                await asyncio.sleep(_LOOK_S)
+                await next_turn(_LOOK_S)
 
     def look(self, now: float) -> None:
         """Bring `fault` up to date."""

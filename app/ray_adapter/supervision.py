@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 from app.core.processes import Process, arguments, descendants, kill_descendants, reap_adopted
 from app.ray_adapter.cluster import Ours, disconnect, retire
-from app.ray_adapter.cluster_health import ClusterHealth, controller_part, node_parts
+from app.ray_adapter.cluster_health import ClusterHealth, controller_part, next_turn, node_parts
 from app.ray_adapter.local.attempts import start_again
 from app.ray_adapter.local.ray_logs import last_lines
 
@@ -99,7 +99,7 @@ class Supervisor:
                 abandon(f"error: {reason}")
             elif self._owned:
                 self._end_hanging(now)
-            await asyncio.sleep(_LOOK_S)
+            await next_turn(_LOOK_S)
         watching.cancel()
 
     def _lost(self, now: float) -> str:
@@ -114,8 +114,9 @@ class Supervisor:
             _end(self._controller.process, "does not answer")
         if now - self._surveyed >= _SURVEY_S:
             self._surveyed = now
-            self._vital = [each for each in descendants(os.getpid()) if self._is_vital(each)]
-            reap_adopted(self._children)
+            below = descendants(os.getpid())
+            self._vital = [each for each in below if self._is_vital(each)]
+            reap_adopted(self._children, below)
         stopped = [each for each in self._vital if each.fault == "is stopped"]
         self._stopped = {each: self._stopped.get(each, now) for each in stopped}
         for each, since in self._stopped.items():

@@ -121,7 +121,7 @@ def test_adopted_process_that_has_ended_is_let_go() -> None:
 os.kill(orphan, 9)
 while processes.process(orphan).fault != "has ended":
     time.sleep(0.01)
-processes.reap_adopted(frozenset())
+processes.reap_adopted(frozenset(), processes.descendants(os.getpid()))
 print(processes.process(orphan))
 """
     assert run(ORPHANS + reap) == ["True", "None"]
@@ -129,13 +129,13 @@ print(processes.process(orphan))
 
 def test_ended_child_of_the_programs_own_keeps_its_status() -> None:
     code = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 from app.core import processes
 
 child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
 while processes.process(child.pid).fault != "has ended":
     time.sleep(0.01)
-processes.reap_adopted(frozenset([child.pid]))
+processes.reap_adopted(frozenset([child.pid]), processes.descendants(os.getpid()))
 print(child.wait())
 """
     assert run(code) == ["7"]

@@ -34,7 +34,7 @@ class Peer:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_health, "_ASK_S", 0.0)
+    monkeypatch.setattr(cluster_health, "_ASK_S", 0.001)
 
 
 @pytest.fixture

@@ -81,7 +81,6 @@ SIGNATURES = [
         ("self", "node_ip_address", "logs_dir", "gcs_client", "is_proc_alive_fn"),
         HELPERS,
     ),
-    ("ray._private.log_monitor:LogMonitor.should_update_filenames", ("last_file_updated_time",), HELPERS),
     ("ray._private.log_monitor:LogMonitor.update_log_filenames", ("self",), HELPERS),
     ("ray._private.log_monitor:LogMonitor.open_closed_files", ("self",), HELPERS),
     ("ray._private.log_monitor:LogMonitor.check_log_files_and_publish_updates", ("self",), HELPERS),
