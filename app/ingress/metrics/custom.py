@@ -53,7 +53,7 @@ def _combined(known: CustomSample, sample: CustomSample) -> CustomSample:
 
 
 def _samples(name: str, labels: dict[str, str], sample: CustomSample) -> Iterator[Sample]:
-    if sample.bounds:
+    if sample.counts:
         found = Histogram(tuple(sample.bounds), sample.counts, sample.value)
         yield from histogram_samples(name, labels, found)
     else:

@@ -28,14 +28,14 @@ _lock = threading.Lock()
 
 
 class _Value:
-    """The value of one set of labels."""
+    """The value of one set of labels; only a histogram has bounds, which may be none, and counts."""
 
-    def __init__(self, labels: dict[str, str], bounds: list[float]) -> None:
+    def __init__(self, labels: dict[str, str], bounds: list[float] | None) -> None:
         self.labels = labels
         self.value = 0.0  # a histogram's sum
         self.set_ns = 0  # time of the last `set`, `time.monotonic_ns`
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1) if bounds else []
+        self.bounds = bounds or []
+        self.counts = [] if bounds is None else [0] * (len(bounds) + 1)
 
 
 class _Family:
@@ -159,18 +159,18 @@ class MetricFamily:
                 values[key] = _Value(known, bounds)
             return Metric(self._family, values[key])
 
-    def _bounds(self, buckets: Sequence[float] | None) -> list[float]:
+    def _bounds(self, buckets: Sequence[float] | None) -> list[float] | None:
         if self._family.kind != _HISTOGRAM:
             if buckets is not None:
                 raise TritonModelException("Failed to create metric. Unexpected buckets found.")
-            return []
+            return None
         if buckets is None:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
         if not isinstance(buckets, list):
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
         bounds = [float(bound) for bound in buckets]
         _check_room("Metric", len(bounds))
-        if not bounds or any(not low < high for low, high in pairwise(bounds)):
+        if any(not low < high for low, high in pairwise(bounds)):
             raise TritonModelException(
                 "Error when creating Metric: Bucket Boundaries must be strictly sorted"
             )

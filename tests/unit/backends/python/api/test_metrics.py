@@ -33,6 +33,13 @@ def test_counter_and_gauge() -> None:
     assert g[2] == "gauge" and g[3][0][2] > 0
 
 
+def test_a_histogram_without_buckets_counts_all() -> None:
+    metric = MetricFamily("h", "", HISTOGRAM).Metric(buckets=[])
+    metric.observe(7)
+    ((_, _, _, ((_, total, _, bounds, counts),)),) = snapshot()
+    assert (total, bounds, counts) == (7.0, [], [1])
+
+
 def test_histogram() -> None:
     family = MetricFamily("h", "spreads", HISTOGRAM)
     metric = family.Metric(labels={}, buckets=[1, 2.5])
