@@ -147,4 +147,11 @@ def _stop_on_signal() -> threading.Event:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    os.register_at_fork(after_in_child=_end_on_signals)
     return stop
+
+
+def _end_on_signals() -> None:
+    """End by signals in a process that a model has forked, a worker of `multiprocessing` for example."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)

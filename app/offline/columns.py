@@ -96,9 +96,7 @@ def _row(value: Any, wanted: Wanted) -> Array:
     else:
         array = _typed(np.asarray(value), wanted)
     fixed = [size for size in wanted.shape if size != -1]
-    if (
-        array.ndim != len(wanted.shape) and len(fixed) >= len(wanted.shape) - 1
-    ):
+    if array.ndim != len(wanted.shape) and len(fixed) >= len(wanted.shape) - 1:
         array = array.reshape(wanted.shape)
     if array.ndim != len(wanted.shape) or any(
         size not in (-1, found) for size, found in zip(wanted.shape, array.shape, strict=True)

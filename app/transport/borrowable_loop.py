@@ -161,6 +161,7 @@ class _HeldSignals:
     def __enter__(self) -> None:
         self._handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
         self._came: list[tuple[int, FrameType | None]] = []
+        self._process = os.getpid()
         if threading.get_ident() != threading.main_thread().ident:
             return
         for number in _HELD:
@@ -170,7 +171,10 @@ class _HeldSignals:
                 _signal.signal(number, self._hold)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        self._came.append((number, frame))
+        if os.getpid() != self._process:  # forked by a model: it may never come to the end
+            self._handlers[number](number, frame)
+        else:
+            self._came.append((number, frame))
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():

@@ -1,5 +1,7 @@
 """`nereid dev`."""
 
+import subprocess
+import sys
 import threading
 import urllib.request
 from pathlib import Path
@@ -86,3 +88,23 @@ def test_a_repository_is_served_and_followed(tmp_path: Path, capsys: pytest.Capt
         stop.set()
         serving.join(20)
     assert not serving.is_alive()
+
+
+def test_processes_that_a_model_forks_end_by_signals() -> None:
+    program = """if True:
+        import os, signal
+        from app.commands import dev
+
+        stop = dev._stop_on_signal()
+        end, far_end = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(far_end, b"1")
+            signal.pause()
+        os.read(end, 1)
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(30)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

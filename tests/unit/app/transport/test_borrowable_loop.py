@@ -1,6 +1,7 @@
 """A loop that other threads run while its own waits."""
 
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -112,6 +113,24 @@ def test_a_borrower_leaves_a_long_chain_of_callbacks(loop: BorrowableLoop) -> No
     run_here(loop, work)
     assert ended.wait(10)
     assert 100 < ran.count(HERE()) < 500 and len(ran) == 1000
+
+
+def test_a_process_that_the_work_forks_handles_signals_at_once(loop: BorrowableLoop) -> None:
+    statuses: list[int] = []
+
+    def work() -> None:
+        child = os.fork()
+        if not child:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(5)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
+    try:
+        run_here(loop, work)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert statuses == [3]
 
 
 def test_a_signal_is_handled_after_the_work(loop: BorrowableLoop) -> None:
