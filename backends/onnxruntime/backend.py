@@ -81,8 +81,6 @@ class _Loaded:
         }
         self.is_plain = not (self.strings or self.bfloats or self.scalar_inputs or self.scalar_outputs)
         self.bound: BoundRuns | None = None
-        if self.is_plain and session is not None and session.get_providers() == [CPU[0]]:
-            self.bound = BoundRuns(session, self.options, signature)
 
 
 class OnnxRuntimeBackend(ArrayBackend):
@@ -118,9 +116,12 @@ class OnnxRuntimeBackend(ArrayBackend):
         session = self._session(instance)
         io = read_io(session)
         check(instance.model.config, io)
+        signature = instance.model.signature
         loaded = _Loaded(session, io, instance.model)
-        if loaded.bound is not None and instance.model.signature.is_plain:
-            instance.answer = loaded.bound.answer
+        if loaded.is_plain and session.get_providers() == [CPU[0]]:
+            loaded.bound = BoundRuns(session, loaded.options, signature)
+            if signature.is_plain:
+                instance.answer = loaded.bound.answer
         return loaded
 
     def _load_on_openvino(self, instance: Instance) -> _Loaded | None:

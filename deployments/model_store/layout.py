@@ -84,7 +84,7 @@ def _check_no_path(name: str) -> None:
     trimmed = name.strip(" \t\n\v\f\r")
     if not trimmed:
         raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
-    if "/" in name or trimmed in (".", ".."):
+    if "/" in name or "\0" in name or trimmed in (".", ".."):
         raise invalid_arg(
             f"invalid model name '{_shown(name)}', model name must not contain path traversal characters"
         )

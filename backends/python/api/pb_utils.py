@@ -31,6 +31,7 @@ from backends.python.api.request import (
 )
 from backends.python.api.response import COMPLETE_FINAL, InferenceResponse, InferenceResponseSender
 from backends.python.api.tensor import NUMPY_TO_TRITON, Tensor
+from backends.python.api.text import as_text
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",
@@ -199,26 +200,32 @@ class Logger:
     _logger: Final = logging.getLogger("backends.python.model")
 
     @staticmethod
-    def log(message: str, level: int = INFO) -> None:
-        """Log at one of the levels `LogLevel`."""
-        Logger._logger.log(Logger._LEVELS[level], "%s", message, stacklevel=2)
+    def log(message: str, level: LogLevel = INFO) -> None:
+        """Log at one of the levels `LogLevel`.
+
+        Raises:
+            TypeError: the level is no `LogLevel`, or the message no string, as from Triton's binding.
+        """
+        if not isinstance(level, Logger.LogLevel):
+            raise TypeError(f"expected a Logger.LogLevel, not {type(level).__name__}")
+        Logger._logger.log(Logger._LEVELS[level], "%s", as_text(message), stacklevel=2)
 
     @staticmethod
     def log_info(message: str) -> None:
         """Log at level INFO."""
-        Logger._logger.info("%s", message, stacklevel=2)
+        Logger._logger.info("%s", as_text(message), stacklevel=2)
 
     @staticmethod
     def log_warn(message: str) -> None:
         """Log at level WARNING."""
-        Logger._logger.warning("%s", message, stacklevel=2)
+        Logger._logger.warning("%s", as_text(message), stacklevel=2)
 
     @staticmethod
     def log_error(message: str) -> None:
         """Log at level ERROR."""
-        Logger._logger.error("%s", message, stacklevel=2)
+        Logger._logger.error("%s", as_text(message), stacklevel=2)
 
     @staticmethod
     def log_verbose(message: str) -> None:
         """Log at level VERBOSE."""
-        Logger._logger.debug("%s", message, stacklevel=2)
+        Logger._logger.debug("%s", as_text(message), stacklevel=2)

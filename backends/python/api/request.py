@@ -68,9 +68,9 @@ class InferenceRequest:
         self,
         request_id: str | bytes = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Iterable[str | bytes] = (),
-        model_name: str | bytes = "",
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Iterable[str | bytes] | None = None,
+        model_name: str | bytes | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -78,6 +78,19 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Mapping[str, ParameterValue] | str | None = None,
     ) -> None:
+        """Make a request to a model; `inputs`, `requested_output_names` and `model_name` are needed.
+
+        Raises:
+            TypeError: one of these is missing, or an argument has another type, as from Triton's binding.
+            TritonModelException: an input is None, the correlation id is neither a number nor a string, or a
+                parameter cannot be one.
+        """
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError("an InferenceRequest needs inputs, requested_output_names and model_name")
+        if not (isinstance(model_version, int) and isinstance(flags, int) and isinstance(timeout, int)):
+            raise TypeError("model_version, flags and timeout of an InferenceRequest are integers")
+        if correlation_id is None:
+            raise TypeError("the correlation_id of an InferenceRequest is an integer or a string")
         request_id, model_name = as_text(request_id), as_text(model_name)
         if None in inputs:
             raise TritonModelException(

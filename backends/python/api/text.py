@@ -2,5 +2,13 @@
 
 
 def as_text(value: str | bytes) -> str:
-    """Return a string, decoded from UTF-8 if it is given as bytes."""
-    return value.decode() if isinstance(value, bytes) else value
+    """Return a string, decoded from UTF-8 if it is given as bytes.
+
+    Raises:
+        TypeError: it is neither, as from Triton's binding.
+    """
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, str):
+        raise TypeError(f"expected a string, not {type(value).__name__}")
+    return value

@@ -115,7 +115,7 @@ def test_calls_are_answered_by_functions_or_real_models(tmp_path: Path) -> None:
     assert seen == [[1], []]
     with load_model(tmp_path / "caller", others=[tmp_path / "elsewhere" / "other"]) as model:
         assert model(IN=[1.0])["OUT"].tolist() == [2]
-    with load_model(tmp_path / "caller") as model, pytest.raises(InferError, match="'other' is not ready"):
+    with load_model(tmp_path / "caller") as model, pytest.raises(InferError, match="'other' is not found"):
         model(IN=[1.0])
 
 

@@ -161,7 +161,7 @@ def test_giving_up_on_an_async_call_cancels_it(bench: Bench) -> None:
 
 def test_an_ensemble_runs_here(bench: Bench) -> None:
     bench.answers.append(lambda asked: asked.answer(output(4)))
-    made = pb_utils.InferenceRequest(model_name="e", inputs=[pb_utils.Tensor("IN", np.ones(4, np.float32))])
+    made = pb_utils.InferenceRequest("", 0, [pb_utils.Tensor("IN", np.ones(4, np.float32))], [], "e")
     assert made.exec().output_tensors()[0].as_numpy().tolist() == [4] * 4
 
 
@@ -260,7 +260,7 @@ def test_loads_are_requested_by_the_application_once_loaded(bench: Bench) -> Non
 
 def test_tensors_of_a_blocking_call_are_not_copied(bench: Bench) -> None:
     array = np.zeros((1, 5000), np.float32)
-    made = pb_utils.InferenceRequest(model_name="m", inputs=[pb_utils.Tensor("x", array)])
+    made = pb_utils.InferenceRequest("", 0, [pb_utils.Tensor("x", array)], [], "m")
     waits, goes_on = (calls.wire_request(made, "caller", (), waits).inputs[0] for waits in (True, False))
     array[0, 0] = 1
     assert (waits.array()[0, 0], goes_on.array()[0, 0]) == (1, 0)

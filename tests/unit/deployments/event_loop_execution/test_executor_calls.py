@@ -124,7 +124,7 @@ async def test_a_failed_call_on_the_loop_is_returned_to_the_model(calling: Calli
     await move_to_the_loop(calling)
     calling.models.table = type(calling.models.table)()
     await calling.bench.execute("here")
-    assert "Model 'm' is not ready" in calling.backend.found[-1].error().message()
+    assert "'m' is not found" in calling.backend.found[-1].error().message()
 
 
 async def test_other_responses_are_sent_while_an_execution_is_suspended(calling: Calling) -> None:

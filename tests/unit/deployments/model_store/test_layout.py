@@ -107,7 +107,7 @@ EMPTY = "Model name cannot be empty. Please enter a valid name to deploy."
         ("a\\b", "invalid model name 'a\\\\b" + UNSAFE),
         ("..", "invalid model name '.." + TRAVERSAL),
         (".", "invalid model name '." + TRAVERSAL),
-        ("a\0b", "invalid model name 'a\\x00b" + UNSAFE),
+        ("a\0b", "invalid model name 'a\\x00b" + TRAVERSAL),
         ("a\r\nE1119 x", "invalid model name 'a\\r\\nE1119 x" + UNSAFE),
         ("a\x9b2Jb", "invalid model name 'a\\x9b2Jb" + UNSAFE),
         ("a\u2028b", "invalid model name 'a\\u2028b" + UNSAFE),

@@ -45,6 +45,7 @@ def test_replica_learns_from_clients_that_leave(bench: Bench) -> None:
     admission = model.scheduler.admission
     held = bench.hold()
     waiting = [bench.submit(request(str(number))) for number in range(20)]
+    admission.clock = lambda: time.monotonic_ns() + 50_000_000
     for answer, leave in waiting:
         leave()
         assert answer.result(5).failure is not None

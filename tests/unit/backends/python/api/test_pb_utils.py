@@ -1,6 +1,7 @@
 """pb_utils beside requests: auto-completion, helpers, the log, and the seam to other models."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,13 @@ def test_services_can_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
             return request.target(), request.inputs()[0].name(), decoupled
 
     monkeypatch.setattr(server_api._Installed, "api", Offered())
-    request = pb_utils.InferenceRequest(
-        model_name="n", model_version=2, inputs=[pb_utils.Tensor("I", np.ones(1))]
-    )
+    request = pb_utils.InferenceRequest("", 0, [pb_utils.Tensor("I", np.ones(1))], [], "n", 2)
     assert request.exec(decoupled=True) == (("n", 2), "I", True)
 
 
 def test_names_given_as_bytes_are_decoded() -> None:
     array = np.ones(1)
-    request = pb_utils.InferenceRequest(request_id=b"r", model_name=b"n", requested_output_names=[b"O", "P"])
+    request = pb_utils.InferenceRequest(b"r", 0, [], [b"O", "P"], b"n")
     assert request.request_id() == "r"
     assert request.target() == ("n", -1)
     assert request.requested_output_names() == {"O", "P"}
@@ -69,7 +68,7 @@ def test_response_parameters_may_not_be_floats() -> None:
 
 CALLING = """
 def call():
-    pb_utils.InferenceRequest(model_name="n", inputs=[pb_utils.Tensor("I", np.ones(1))]).{how}
+    pb_utils.InferenceRequest("", 0, [pb_utils.Tensor("I", np.ones(1))], [], "n").{how}
 
 def call_on_a_thread():
     raised = []
@@ -131,7 +130,7 @@ def test_calls_are_refused_in_initialize(how: str, call: str, load: Load, called
     assert f"): {'run' if call == 'call_on_a_thread' else 'initialize'}\n" in caught.value.message
     assert called.count == 0
     load(IDENTITY)  # and nothing of it remains
-    pb_utils.InferenceRequest(model_name="n").exec()
+    pb_utils.InferenceRequest("", 0, [], [], "n").exec()
     assert called.count == 1
 
 
@@ -277,3 +276,38 @@ def test_auto_complete_contradictions(body: str, configuration: str, message: st
     with pytest.raises(InferError) as caught:
         completed(tmp_path, body, f'name: "m" backend: "python" {configuration}')
     assert caught.value.message.removeprefix("ValueError: ").startswith(message)
+
+
+TENSORS = [pb_utils.Tensor("x", np.ones(1))]
+REQUEST: dict[str, Any] = {"inputs": TENSORS, "requested_output_names": ["y"], "model_name": "m"}
+
+
+@pytest.mark.parametrize("name", REQUEST)
+def test_what_every_request_needs(name: str) -> None:
+    with pytest.raises(TypeError):
+        pb_utils.InferenceRequest(**{key: value for key, value in REQUEST.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, None) for name in (*REQUEST, "request_id", "correlation_id", "model_version", "flags", "timeout")]
+    + [("requested_output_names", [None])],
+)
+def test_arguments_of_a_request_of_another_type(name: str, value: Any) -> None:
+    with pytest.raises(TypeError):
+        pb_utils.InferenceRequest(**{**REQUEST, name: value})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: pb_utils.Tensor(None, np.ones(1)),  # type: ignore[arg-type]
+        lambda: pb_utils.Logger.log("text", 1),  # type: ignore[arg-type]
+        lambda: pb_utils.Logger.log("text", None),  # type: ignore[arg-type]
+        lambda: pb_utils.Logger.log_info(None),  # type: ignore[arg-type]
+        lambda: pb_utils.Logger.log_verbose(None),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_of_another_type(call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError):
+        call()

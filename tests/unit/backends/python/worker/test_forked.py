@@ -50,7 +50,7 @@ class Doubling(Calls):
 def doubled(size: int, model: str = "double", decoupled: bool = False) -> list[float]:
     """Call a model; return the first value of each of its responses."""
     array = np.full(size, size, np.float32)
-    call = pb_utils.InferenceRequest(model_name=model, inputs=[pb_utils.Tensor("x", array)])
+    call = pb_utils.InferenceRequest("", 0, [pb_utils.Tensor("x", array)], ["y"], model)
     found = call.exec(decoupled)
     responses = list(found) if decoupled else [found]
     return [float(each.output_tensors()[0].as_numpy()[0]) for each in responses]
@@ -101,7 +101,7 @@ def end_the_parent(pipe: int) -> None:
     """Call a model in a process whose parent ends in that call; write what comes of it."""
     if os.fork():
         signal.pause()
-    call = pb_utils.InferenceRequest(model_name="ends", inputs=[pb_utils.Tensor("x", np.ones(1))])
+    call = pb_utils.InferenceRequest("", 0, [pb_utils.Tensor("x", np.ones(1))], ["y"], "ends")
     os.write(pipe, call.exec().error().message().encode())
     os._exit(0)
 

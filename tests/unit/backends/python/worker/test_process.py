@@ -211,7 +211,7 @@ def test_is_ready_and_auto_complete(python: Path, tmp_path: Path) -> None:
 
 def test_no_calls_in_initialize(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_api._Installed, "api", Answering())
-    body = 'pb_utils.InferenceRequest(model_name="m2", inputs=[pb_utils.Tensor("I", np.ones(1))]).exec()'
+    body = 'pb_utils.InferenceRequest("", 0, [pb_utils.Tensor("I", np.ones(1))], [], "m2").exec()'
     source = (
         f"class TritonPythonModel:\n    def initialize(self, args):\n        {body}\n    execute = None\n"
     )
@@ -276,7 +276,7 @@ def test_giving_up_on_an_async_call_cancels_it(
     source = execute("""
 async def hurry():
     try:
-        await asyncio.wait_for(pb_utils.InferenceRequest(model_name="x").async_exec(), 0.1)
+        await asyncio.wait_for(pb_utils.InferenceRequest("", 0, [], [], "x").async_exec(), 0.1)
     except asyncio.TimeoutError:
         pass
 asyncio.run(hurry())
