@@ -28,7 +28,7 @@ models: $(VENV)/.installed native
 	@$(BIN)/python model_repository/build.py
 
 # The compiled part of the data plane, beside its source. It is optional: without a compiler this warns.
-NATIVE_INPUTS := setup.py $(wildcard app/native/*.c app/native/*.h)
+NATIVE_INPUTS := setup.py $(wildcard app/native/*.c app/native/*.h) app/ray_adapter/local/rare_checks.c
 native: build/.native
 build/.native: $(VENV)/.installed $(NATIVE_INPUTS)
 	@mkdir -p build
@@ -165,7 +165,7 @@ fuzz: $(VENV)/.installed-test
 	done
 
 clean:
-	rm -f app/native/*.so
+	rm -f app/native/*.so app/ray_adapter/local/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 	rm -f model_repository/*/*/model.onnx model_repository/*/*/model.pt model_repository/*/*/characters.txt
 

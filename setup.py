@@ -1,5 +1,5 @@
 """Puts the server's packages into `nereid` in a wheel, so that it installs none named `app`, and compiles
-`app/native` where there is a compiler: the server works without, so a failure is a warning.
+what is written in C where there is a compiler: the server works without, so a failure is a warning.
 
     python setup.py build_ext --inplace     compiles it for this checkout
 """
@@ -29,6 +29,13 @@ extension = Extension(
     extra_compile_args=["-std=c11", "-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wshadow"],
     optional=True,
 )
+# No module of Python, but a library that is loaded before others: app/ray_adapter/local/forking.py.
+rare_checks = Extension(
+    "nereid._server.app.ray_adapter.local.rare_checks",
+    ["app/ray_adapter/local/rare_checks.c"],
+    extra_compile_args=["-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow"],
+    optional=True,
+)
 compiler = compiler_while_installing()
 if compiler is not None:  # Python names the one that it was compiled with, which need not be here
     os.environ["CC"] = shlex.join(compiler)
@@ -37,5 +44,5 @@ setup(
     py_modules=["triton_python_backend_utils"],
     packages=["nereid", *(f"nereid._server.{name}" for name in found)],
     package_dir={f"nereid._server.{name}": name for name in (*INTERNALS, "client")},
-    ext_modules=[extension],
+    ext_modules=[extension, rare_checks],
 )

@@ -120,8 +120,9 @@ def test_wheel_has_every_module_and_no_other_package(wheel: Path) -> None:
     expected = {str(path if path.parts[0] == "nereid" else Path("nereid/_server", path)) for path in product}
     assert expected <= names
     assert "nereid/py.typed" in names
-    extension = f"nereid/_server/app/native/extension{sysconfig.get_config_var('EXT_SUFFIX')}"
-    assert (extension in names) == (compiler("cc") is not None)
+    for compiled in ("app/native/extension", "app/ray_adapter/local/rare_checks"):
+        name = f"nereid/_server/{compiled}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        assert (name in names) == (compiler("cc") is not None)
     information = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
     top = {name.split("/")[0] for name in names}
     assert top == {"nereid", "triton_python_backend_utils.py", information}

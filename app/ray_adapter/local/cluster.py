@@ -31,13 +31,25 @@ _ENVIRONMENT: Final = {
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     # Every replica and every handle would look ten times a second for Serve's metrics, which nobody reads.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000",
-    # 0.1 by default, most of which the controller spends on replicas that have not changed.
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.2",
+    # At most: `controller_pace.py` looks when there is something to see. 0.1 by default.
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
+    # What an idle server costs is the wake-ups of Ray's threads: by default these are 0.1, 0.1, 0.2
+    # and 0.25 s. Nothing waits for them: objects are small, workers end with their replicas, and memory that
+    # is about to run out is seen within a second.
+    "RAY_raylet_check_gc_period_milliseconds": "1000",
+    "RAY_local_fs_monitor_interval_ms": "1000",
+    "RAY_kill_idle_workers_interval_ms": "1000",
+    "RAY_memory_monitor_refresh_ms": "1000",
+    # What only Ray's autoscaler and its dashboard ask for, each second.
+    "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",
+    "RAY_io_context_monitor_probe_interval_ms": "10000",
 }
 _WITHOUT_DASHBOARD: Final = {
     # Ray 2.60 counts by replica in several processes and forgets none: 1 MiB for each load of a model
     # together. Only its dashboard, and whoever finds the pages of its agents, reads them.
     "RAY_enable_metrics_collection": "false",
+    # Times of each callback of an event loop, for a table in Ray's logs.
+    "RAY_event_stats": "0",
     # Nobody asks the GCS what became of each call of an actor.
     "RAY_task_events_report_interval_ms": "0",
 }

@@ -6,6 +6,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,9 @@ from app.ray_adapter.local import fork_client, fork_server
 from app.ray_adapter.local.sessions import SOCKET
 
 _OPTION: Final = "--python_worker_command="
+_PRELOAD: Final = "LD_PRELOAD"
+RARE_CHECKS: Final = Path(__file__).with_name(f"rare_checks{sysconfig.get_config_var('EXT_SUFFIX')}")
+"""The library made of `rare_checks.c`, where there was a compiler."""
 _TITLE_BYTES: Final = 1024
 """Room for the title of a worker, which Ray writes over the arguments of the process."""
 
@@ -44,6 +48,7 @@ class ForkServer:
                 [sys.executable, *arguments],
                 stdin=subprocess.PIPE,  # whose end it waits for
                 pass_fds=[descriptor],
+                env={**os.environ, **_preloaded(os.environ.get(_PRELOAD, ""))},
                 start_new_session=True,  # a signal to the server's process group must not end it
             )
         self.pid = self._process.pid
@@ -63,3 +68,9 @@ class ForkServer:
         self._process.terminate()
         self._process.communicate()
         self.path.unlink(missing_ok=True)
+
+
+def _preloaded(others: str) -> dict[str, str]:
+    """Return the variable by which a process loads others, then `RARE_CHECKS`; {} where that cannot be."""
+    usable = RARE_CHECKS.exists() and not {" ", ":"} & set(str(RARE_CHECKS))  # which separate several
+    return {_PRELOAD: f"{others}:{RARE_CHECKS}".removeprefix(":")} if usable else {}

@@ -1,44 +1,134 @@
 """When Serve's controller looks again at what it runs."""
 
+import asyncio
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from app.ray_adapter.controller_pace import Pace, pause
+from app.ray_adapter.controller_pace import Pace, bring_into_step, pause
 from tests.server import ROOT
 
-STEADY_S = 0.2
+LONGEST_S = 1.0
+NOW = 1000.0
 
 
-def applications(*changing: bool) -> Any:
-    states = {number: SimpleNamespace(_in_transition=each) for number, each in enumerate(changing)}
-    return SimpleNamespace(_deployment_state_manager=SimpleNamespace(_deployment_states=states))
+def replica(checked: float, asked: bool = False, period_s: float = 1.0) -> Any:
+    found = SimpleNamespace(_health_check_ref=object() if asked else None, _last_health_check_time=checked)
+    return SimpleNamespace(_actor=SimpleNamespace(**vars(found), health_check_period_s=period_s))
 
 
-def test_controller_with_many_replicas_has_a_fifth_of_a_processor() -> None:
-    assert [pause(STEADY_S, True, look_s) for look_s in (0.001, 0.03, 2.0)] == [0.05, 0.12, STEADY_S]
-    assert pause(STEADY_S, False, 0.001) == STEADY_S
+def applications(*changing: bool, replicas: Sequence[Any] = (), status: str = "RUNNING") -> Any:
+    states = {
+        number: SimpleNamespace(_in_transition=each, _replicas=SimpleNamespace(get=lambda: replicas))
+        for number, each in enumerate(changing)
+    }
+    found = SimpleNamespace(status=SimpleNamespace(value=status))
+    return SimpleNamespace(
+        _deployment_state_manager=SimpleNamespace(_deployment_states=states),
+        _application_states={"model": found},
+    )
 
 
-@pytest.mark.parametrize(
-    ("changing", "seconds"), [((), 0.05), ((False, True), 0.05), ((False, False), STEADY_S)]
-)
-def test_controller_looks_often_while_something_changes(changing: tuple[bool, ...], seconds: float) -> None:
-    module = SimpleNamespace(CONTROL_LOOP_INTERVAL_S=STEADY_S)
+def slept(monkeypatch: pytest.MonkeyPatch, *looks: Any) -> list[float]:
+    """Return for how long a controller sleeps after looks that take no time."""
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    monkeypatch.setattr(time, "monotonic", lambda: NOW)
+    module = SimpleNamespace(CONTROL_LOOP_INTERVAL_S=LONGEST_S)
     pace = Pace(module)
     seen: list[object] = []
     begins, ends = pace.begins(lambda number: -number), pace.ends(seen.append)
-    for number in range(2):
+    found = []
+    for number, look in enumerate(looks):
         assert begins(number) == -number
-        ends(applications(*changing))
-        slept_s = module.CONTROL_LOOP_INTERVAL_S
-        assert slept_s == pytest.approx(seconds, abs=0.04)
-    ends(applications(False))
-    assert module.CONTROL_LOOP_INTERVAL_S == STEADY_S
-    assert len(seen) == 3
+        ends(look)
+        found.append(module.CONTROL_LOOP_INTERVAL_S)
+    assert seen == list(looks)
+    return found
+
+
+def test_controller_with_many_replicas_has_a_fifth_of_a_processor() -> None:
+    assert [pause(LONGEST_S, True, 0.1, look_s) for look_s in (0.001, 0.03, 2.0)] == [0.05, 0.12, 0.2]
+    assert [pause(LONGEST_S, False, 0.1, look_s) for look_s in (0.001, 0.03, 2.0)] == [0.1, 0.12, LONGEST_S]
+    assert pause(0.02, True, 0.1, 2.0) == 0.02
+
+
+def test_controller_looks_often_while_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calm, deploying = applications(False, False), applications(False, status="DEPLOYING")
+    looks = applications(), applications(False, True), deploying, calm
+    assert slept(monkeypatch, *looks) == [0.05, 0.05, 0.05, LONGEST_S]
+
+
+def test_controller_looks_when_a_health_check_is_due_or_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = [replica(NOW), replica(NOW - 0.5)]
+    asked = applications(False, replicas=[*checked, replica(NOW, asked=True)])
+    slow = applications(False, replicas=[replica(NOW, period_s=10.0)])
+    found = slept(monkeypatch, applications(False, replicas=checked), asked, slow)
+    assert found == [pytest.approx(0.75), pytest.approx(0.1), LONGEST_S]
+
+
+def checks(lasts: Sequence[float], seconds: float) -> tuple[list[list[float]], int]:
+    """Return when health checks of replicas begin that answer at once, and the number of looks."""
+    replicas = [replica(NOW + last)._actor for last in lasts]
+    begun: list[list[float]] = [[] for _ in replicas]
+    now, looks = NOW, 0
+    while now < NOW + seconds:
+        for each, times in zip(replicas, begun, strict=True):
+            each._health_check_ref = None
+            if now - each._last_health_check_time > 1.1:
+                each._health_check_ref, each._last_health_check_time = object(), now
+                times.append(now - NOW)
+        bring_into_step(replicas, now)
+        due = [0.0 if each._health_check_ref else each._last_health_check_time + 1.25 for each in replicas]
+        now, looks = now + max(0.1, min(due) - now), looks + 1
+    return begun, looks
+
+
+def test_health_checks_of_replicas_get_into_step() -> None:
+    begun, looks = checks([-0.1, -0.3, -0.5, -0.7, -0.9], 25.0)
+    assert looks <= 45  # two each 1.25 s
+    for times in begun:
+        assert max(b - a for a, b in pairwise([times[0] - 1.25, *times])) < 1.36
+        assert times[0] < 1.25
+    assert {times[-1] for times in begun} == {begun[0][-1]}
+
+
+def test_check_that_is_not_answered_begins_no_others() -> None:
+    hung, other = replica(NOW - 5.0, asked=True)._actor, replica(NOW - 0.5)._actor
+    bring_into_step([hung, other], NOW)
+    assert other._last_health_check_time == NOW - 0.5
+
+
+def test_sleep_of_the_controller_ends_when_it_is_asked_for_something() -> None:
+    async def run() -> list[str]:
+        pace = Pace(SimpleNamespace(CONTROL_LOOP_INTERVAL_S=LONGEST_S))
+        store, ends = pace.wakes(lambda key: f"stored {key}"), pace.ends(lambda applications: None)
+        sleeping = asyncio.ensure_future(pace.sleep(60.0))
+        await asyncio.sleep(0)
+        found = [store("applications")]
+        await asyncio.wait_for(sleeping, 5.0)
+        store("what a look stores")
+        ends(applications(True))
+        waiting = asyncio.ensure_future(pace.sleep(60.0))
+        await asyncio.sleep(0)
+        found.append(str(waiting.done()))
+        waiting.cancel()
+        store("more")
+        await pace.sleep(60.0)
+        again = asyncio.ensure_future(pace.sleep(60.0))
+        await asyncio.sleep(0)
+        found.append(str(again.done()))
+        again.cancel()
+        await pace.sleep(0.0)
+        return found
+
+    assert asyncio.run(run()) == ["stored applications", "False", "False"]
 
 
 def test_controller_of_this_ray_sleeps_as_its_pace_says() -> None:
@@ -90,7 +180,9 @@ try:
 except Slept:
     pass
 """
+    env = {**os.environ, "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60
     )
-    assert done.stdout.splitlines()[-1] == "0.05", done.stderr
+    # By how long a look has taken.
+    assert 0.05 <= float(done.stdout.splitlines()[-1]) <= 0.2, done.stderr

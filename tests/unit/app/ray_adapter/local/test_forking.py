@@ -13,7 +13,7 @@ import pytest
 
 from app.core.processes import process
 from app.ray_adapter.local import fork_client
-from app.ray_adapter.local.forking import ForkServer
+from app.ray_adapter.local.forking import RARE_CHECKS, ForkServer
 from app.ray_adapter.local.sessions import new_session
 from tests.server import ROOT
 from tests.waiting import block_until
@@ -23,6 +23,26 @@ import json, multiprocessing, os, random, resource, signal, sys
 names = ("ray.serve._private.replica", "nereid.deployments", "app", "numpy")
 prepared = [name in sys.modules for name in names]
 import numpy, ray
+import ctypes, threading, time
+
+libc = ctypes.CDLL(None)
+
+
+def timer_ms(milliseconds):
+    timer = libc.timerfd_create(time.CLOCK_MONOTONIC, 0)
+    spec = (ctypes.c_long * 4)(0, 0, 0, milliseconds * 1_000_000)
+    assert libc.timerfd_settime(timer, 0, spec, None) == 0
+    assert libc.timerfd_gettime(timer, spec) == 0
+    os.close(timer)
+    timers.append(spec[2] * 1000 + spec[3] / 1_000_000)
+
+
+timers = []
+for each in (10, 20):
+    timer_ms(each)
+thread = threading.Thread(target=timer_ms, args=(10,))
+thread.start()
+thread.join()
 
 
 class Context:
@@ -53,6 +73,8 @@ found = {
     "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
     "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     "threads": len(os.listdir("/proc/self/task")),
+    "timers": timers,
+    "preloaded": os.environ.get("LD_PRELOAD"),
 }
 print(json.dumps(found), flush=True)
 sys.exit(3)
@@ -126,6 +148,16 @@ def test_worker_is_a_fork_with_the_arguments_and_surroundings_of_its_command(
     assert found["files"] == 700
     assert found["group"] == found["pid"]  # else the end of one would end all
     block_until(lambda: not Path(f"/proc/{found['pid']}").exists())  # nobody waits for it
+
+
+@pytest.mark.skipif(not RARE_CHECKS.exists(), reason="it is not compiled")
+def test_worker_looks_for_signals_ten_times_a_second(server: ForkServer, tmp_path: Path) -> None:
+    found = started(server, tmp_path, "")
+    check, other, of_a_thread = found["timers"]
+    assert 10 < check <= 100  # as much of it as a busy machine has left
+    assert other <= 20
+    assert of_a_thread <= 10
+    assert found["preloaded"] is None  # nor have programs that a model starts
 
 
 def test_worker_imports_nothing_to_become_a_replica(server: ForkServer, tmp_path: Path) -> None:
