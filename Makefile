@@ -17,7 +17,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models native test lint types test-unit test-contract test-engine test-slow test-backends test-sanitizers test-remote test-peer test-gpu check-cluster bench grid soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills zipf fuzz clean
+.PHONY: serve models native test lint types test-unit test-contract test-engine test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench grid soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -85,6 +85,11 @@ test-sanitizers: $(VENV)/.installed-test native
 # Needs TRITONSERVER, the command of a tritonserver that has the Python backend.
 test-peer: $(VENV)/.installed-test models
 	$(BIN)/python -m pytest -q --timeout 300 tests/peer
+
+# tritonserver's own QA suites. QA is a checkout of github.com/triton-inference-server/server, and may be followed by the
+# names of suites. Needs root; minutes for each suite.
+test-triton-qa: $(VENV)/.installed-test models
+	$(BIN)/python -m tests.long.triton_qa $(QA)
 
 # Needs an NVIDIA GPU and a driver for CUDA 13. The tests skip what is not there, so -rs says what did not run.
 GPU_VENV := .venv-gpu
