@@ -16,6 +16,7 @@ _REASONS = {
         r"|http: JSON length|(http|grpc): (stream: )?string "
         r"|http: index, ready|http: load,|http: unload, unload_dependents"
         r"|(http|grpc): register|grpc: load ('' of ''|with file:)"
+        r"|http: (data|element) = \[(\[\])?\]$|http: shape \[1, 17\]$|http: (nested )?data too short$"
         r"|http: doubled output$|grpc: (stream: )?outputs \('OUTPUT0', 'OUTPUT0'\)"
     ),
     "tritonserver reads the code of an error that it has freed": (
