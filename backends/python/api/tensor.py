@@ -110,6 +110,8 @@ class Tensor:
         Raises:
             TritonModelException: the data is not contiguous, or not in a form that can be read here.
         """
+        if tensor is None:
+            raise TritonModelException("a tensor is made of a DLPack capsule, not of None")
         return _imported(name, tensor)
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:

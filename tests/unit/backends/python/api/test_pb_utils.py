@@ -311,3 +311,8 @@ def test_arguments_of_a_request_of_another_type(name: str, value: Any) -> None:
 def test_arguments_of_another_type(call: Callable[[], object]) -> None:
     with pytest.raises(TypeError):
         call()
+
+
+def test_none_is_no_capsule() -> None:
+    with pytest.raises(pb_utils.TritonModelException, match="not of None"):
+        pb_utils.Tensor.from_dlpack("x", None)
