@@ -22,7 +22,6 @@ ROLLOUT_FILE: Final = "rollout.yaml"
 _INT64_MAX: Final = (1 << 63) - 1
 _NOT_VERSIONS: Final = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})
 _NAME_MAX: Final = 255
-PATH_CHARACTERS: Final = re.compile(r"[/\\\x00]")
 # Names reach log lines, paths and command lines: no character that a terminal or a shell interprets.
 _UNSAFE_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029;|&$<>`'\"*?!\\]")
 _IN_TWO_REPOSITORIES: Final = "model appears in two or more repositories"

@@ -4,6 +4,7 @@ A path of a configuration that leads out of its directory is refused, links reso
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from stat import S_ISREG
@@ -14,15 +15,10 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import infer_backend
 from app.core.config.text import MAX_CONFIG_BYTES, parse_pbtxt
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
-from deployments.model_store.layout import (
-    CONFIG_FILE,
-    CONFIGS_DIRECTORY,
-    PATH_CHARACTERS,
-    ModelEntry,
-    is_inside,
-)
+from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry, is_inside
 from deployments.model_store.model_check import found_for
 
+_PATH_CHARACTERS: Final = re.compile(r"[/\\\x00]")
 MAX_LABEL_BYTES: Final = 64 << 20
 """The largest label file that is read."""
 
@@ -70,7 +66,7 @@ def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig
 
 
 def _config_path(entry: ModelEntry, config_name: str) -> Path | None:
-    if PATH_CHARACTERS.search(config_name) or config_name == "..":
+    if _PATH_CHARACTERS.search(config_name) or config_name == "..":
         raise invalid_arg(f"invalid model config name {config_name!r}: give the name of a file in configs/")
     candidates = [entry.directory / CONFIG_FILE]
     if config_name:

@@ -40,9 +40,9 @@ def compete(
     left = list(candidates)
     for number in range(rounds):
         turn = list(dict.fromkeys((*left, beside)))
-        for candidate in (
-            turn[::-1] if number % 2 else turn
-        ):  # so that a drift of the machine is no candidate's
+        if number % 2:  # so that a drift of the machine is no candidate's
+            turn.reverse()
+        for candidate in turn:
             rates[candidate].append(measure(candidate))
         left = sorted(ranked(rates, left)[: max((len(left) + 1) // 2, _FINALISTS)])
     return rates

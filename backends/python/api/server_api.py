@@ -123,7 +123,7 @@ def install(api: ServerApi) -> None:
 
 def install_in_fork(api: ServerApi) -> None:
     """Set the interface in a process that was just forked, where nothing loads or ends a model."""
-    _Installed.api = api
+    install(api)
     _Installed.refused_in.clear()
 
 
