@@ -10,7 +10,9 @@ from select import EPOLLIN, EPOLLOUT, epoll
 from time import monotonic
 from typing import Any, Final
 
-_READ: Final = 1 << 16
+_READ: Final = 1 << 14
+_LONG_READ: Final = 1 << 16
+"""Bytes of a read once an answer has filled a short one. Each read allocates as much as it may bring."""
 _ALONE_S: Final = 0.01
 _PAUSE_S: Final = 0.001
 
@@ -122,6 +124,7 @@ class Link(asyncio.Transport):
         self._file = made.fileno()
         self._recv, self._send = made.recv, made.send
         self._received = protocol.data_received
+        self._most = _READ
         self._rest = bytearray()
         self._closed = False
 
@@ -129,13 +132,15 @@ class Link(asyncio.Transport):
         """Read, and write what waits."""
         if events == EPOLLIN or events & ~EPOLLOUT:
             try:
-                data = self._recv(_READ)
+                data = self._recv(self._most)
             except BlockingIOError:
                 return
             except OSError as error:
                 return self._lose(error)
             if not data:
                 return self._lose(None)
+            if len(data) == _READ:
+                self._most = _LONG_READ
             self._received(data)
         if self._rest:
             rest, self._rest = self._rest, bytearray()
