@@ -51,8 +51,8 @@ def metrics_config(entries: Iterable[str]) -> MetricsConfig:
 
 
 def trace_config(entries: Iterable[str]) -> TraceSetting:
-    """Parse `--trace-config`."""
-    setting = parse_trace_config(tuple(entries))
+    """Parse `--trace-config`, with OpenTelemetry's variables of the environment."""
+    setting = parse_trace_config(tuple(entries), os.environ)
     if setting.mode == "opentelemetry" and not _has_exporter():
         raise ValueError(
             "--trace-config mode=opentelemetry needs packages that are not installed: "

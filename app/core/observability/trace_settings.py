@@ -1,6 +1,7 @@
 """The settings of tracing: Triton's trace extension and `--trace-config`."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -95,14 +96,19 @@ class TraceSettings(msgspec.Struct, frozen=True):
         return changed
 
 
-def parse_trace_config(entries: Iterable[str]) -> TraceSetting:
+def parse_trace_config(entries: Iterable[str], environment: Mapping[str, str] | None = None) -> TraceSetting:
     """Read the values of `--trace-config`, `[MODE,]KEY=VALUE` each; later ones win, levels add up.
 
+    Args:
+        environment: has OpenTelemetry's variables of the batch span processor, such as
+            `OTEL_BSP_MAX_QUEUE_SIZE`, which count where no entry sets them.
+
     Raises:
-        ValueError: an invalid entry, described in one line.
+        ValueError: an invalid entry or variable, described in one line.
     """
     found: dict[str, Any] = {}
-    options = dict(_OPTIONS)
+    inherited = _inherited(environment or {})
+    options = {**_OPTIONS, **inherited}
     for entry in entries:
         head, equals, value = entry.partition("=")
         mode, comma, key = head.partition(",")
@@ -114,6 +120,9 @@ def parse_trace_config(entries: Iterable[str]) -> TraceSetting:
         else:
             _add_setting(found, key, value, entry)
     telemetry = found.get("mode") == "opentelemetry"
+    for key, value in inherited.items():
+        if telemetry and options[key] == value:
+            whole_number(value, 1, partial(_no_integer, _variable(key), value))
     kept = {key: value for key, value in options.items() if value} if telemetry else {}
     return TraceSetting(**found, options=kept)
 
@@ -129,7 +138,7 @@ def _add_setting(found: dict[str, Any], key: str, value: str, entry: str) -> Non
     elif name == "level":
         found["level"] = _level(found.get("level", ()), value)
     elif name in ("rate", "count", "log_frequency"):
-        found[name] = whole_number(value, -1 if name == "count" else 0, lambda: ValueError(_number(entry)))
+        found[name] = whole_number(value, -1 if name == "count" else 0, _not_in(entry))
     else:
         raise ValueError(f"--trace-config: unknown setting in '{entry}'")
 
@@ -138,8 +147,17 @@ def _add_option(options: dict[str, str], key: str, value: str, entry: str) -> No
     if key not in options:
         raise ValueError(f"--trace-config: unknown setting in '{entry}'")
     if key.startswith("bsp_"):
-        whole_number(value, 1, lambda: ValueError(_number(entry)))
+        whole_number(value, 1, _not_in(entry))
     options[key] = f"{options[key]},{value}" if key == "resource" and options[key] else value
+
+
+def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    keys = (key for key in _OPTIONS if key.startswith("bsp_"))
+    return {key: value for key in keys if (value := environment.get(_variable(key)))}
+
+
+def _variable(key: str) -> str:
+    return f"OTEL_{key.upper()}"
 
 
 def _level(before: tuple[str, ...], value: str) -> tuple[str, ...]:
@@ -153,8 +171,13 @@ def _level(before: tuple[str, ...], value: str) -> tuple[str, ...]:
     return tuple(level for level in LEVELS if level in (*before, name))
 
 
-def _number(entry: str) -> str:
-    return f"--trace-config: expected an integer in '{entry}'"
+def _not_in(entry: str) -> Callable[[], Exception]:
+    option, _, value = entry.partition("=")
+    return partial(_no_integer, f"--trace-config {option}", value)
+
+
+def _no_integer(option: str, value: str) -> ValueError:
+    return ValueError(f"Bad option: \"{option}\": expected an integer, got '{value}'")
 
 
 def whole_number(text: str, low: int, error: Callable[[], Exception]) -> int:

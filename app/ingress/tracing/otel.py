@@ -42,12 +42,14 @@ class Telemetry:
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": "triton-inference-server", **attributes})
         )
+        queue = int(options["bsp_max_queue_size"])
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 exporter,
-                max_queue_size=int(options["bsp_max_queue_size"]),
+                max_queue_size=queue,
                 schedule_delay_millis=int(options["bsp_schedule_delay"]),
-                max_export_batch_size=int(options["bsp_max_export_batch_size"]),
+                # tritonserver accepts more than fits the queue; this processor would not
+                max_export_batch_size=min(queue, int(options["bsp_max_export_batch_size"])),
             )
         )
         self._tracer = self._provider.get_tracer("triton-server")

@@ -46,6 +46,24 @@ def test_opentelemetry_flags() -> None:
     }
 
 
+def test_opentelemetry_variables_are_the_defaults_of_its_flags() -> None:
+    environment = {"OTEL_BSP_MAX_QUEUE_SIZE": "7", "OTEL_BSP_SCHEDULE_DELAY": "x", "PATH": "/"}
+    entries = ["mode=opentelemetry", "opentelemetry,bsp_schedule_delay=3"]
+    options = parse_trace_config(entries, environment).options
+    assert options == {
+        "bsp_max_export_batch_size": "512",
+        "bsp_max_queue_size": "7",
+        "bsp_schedule_delay": "3",
+    }
+
+
+def test_invalid_opentelemetry_variable_is_refused_where_it_counts() -> None:
+    environment = {"OTEL_BSP_SCHEDULE_DELAY": "soon"}
+    with pytest.raises(ValueError, match='Bad option: "OTEL_BSP_SCHEDULE_DELAY"'):
+        parse_trace_config(["mode=opentelemetry"], environment)
+    assert parse_trace_config(["mode=triton"], environment) == TraceSetting()
+
+
 @pytest.mark.parametrize(
     "entry",
     ["rate", "rate=x", "rate=-1", "count=-2", "level=ALL", "mode=zipkin", "jaeger,url=x", "speed=1",

@@ -77,6 +77,13 @@ def infer(watch: Observer, traceparent: str = "") -> InferRequest:
     return observed
 
 
+def test_queue_may_be_smaller_than_a_batch(collector: Collector) -> None:
+    watch = observer(collector, "rate=1", "opentelemetry,bsp_max_queue_size=9")
+    infer(watch)
+    watch.close()
+    assert len(collector.spans()) == 3
+
+
 def test_spans_are_tritons(collector: Collector) -> None:
     watch = observer(collector, "rate=1")
     observed = infer(watch, PARENT)
