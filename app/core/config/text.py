@@ -13,6 +13,7 @@ from google.protobuf import json_format, symbol_database, text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.lenient_json import as_strict
 from app.core.errors import InferError, internal, invalid_arg
 
 MAX_CONFIG_BYTES: Final = 4 << 20
@@ -120,22 +121,30 @@ def _enum_names(enum: str) -> list[str]:
         return []
 
 
+def _json_document(text: str) -> Any:
+    try:
+        try:
+            return json.loads(text, object_pairs_hook=_unique_keys)
+        except json.JSONDecodeError:
+            return json.loads(as_strict(text), object_pairs_hook=_unique_keys)
+    except RecursionError:
+        raise _bad_override("the JSON is nested too deeply") from None
+    except ValueError as error:
+        raise _bad_override(f"not valid JSON: {error}") from None
+
+
 def parse_config_json(text: str) -> mc.ModelConfig:
     """Parse the `config` parameter of a load request: the JSON form of `ModelConfig`.
 
-    Unknown fields are refused; enum names may have any case; 64-bit numbers may be numbers or strings.
+    Unknown fields are refused; enum names may have any case; 64-bit numbers may be numbers or strings. As in
+    Triton names need no quotes, quotes may be single, and a comma may follow the last element.
 
     Raises:
         InferError: INVALID_ARG, "Invalid config override: " and the reason.
     """
     if len(text) > MAX_CONFIG_BYTES:
         raise _bad_override(f"the configuration is larger than {MAX_CONFIG_BYTES} bytes")
-    try:
-        document = json.loads(text, object_pairs_hook=_unique_keys)
-    except RecursionError:
-        raise _bad_override("the JSON is nested too deeply") from None
-    except ValueError as error:
-        raise _bad_override(f"not valid JSON: {error}") from None
+    document = _json_document(text)
     if not isinstance(document, dict):
         raise _bad_override("expected a JSON object with the fields of a model configuration")
     config = mc.ModelConfig()

@@ -146,6 +146,30 @@ def test_json_takes_numbers_strings_and_any_case_of_enums() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        '{backend: "python", sequence_batching : {direct: {}}, '
+        'parameters: {"a: ,]": {string_value: "\\",b: "}}}',
+        "{'backend':'python','sequence_batching':{'direct':{}},"
+        "'parameters':{'a: ,]':{'string_value':'\",b: '}}}",
+        '{"backend":"python","sequence_batching":{"direct":{},},'
+        '"parameters":{"a: ,]":{"string_value":"\\",b: "},},}',
+    ],
+)
+def test_json_may_be_as_lenient_as_protobufs(text: str) -> None:
+    config = parse_config_json(text)
+
+    assert config.backend == "python" and config.sequence_batching.HasField("direct")
+    assert config.parameters["a: ,]"].string_value == '",b: '
+
+
+@pytest.mark.parametrize("part", ['\\"', "'", "a", "a ", ", ", "a:", '"', "\\'"])
+def test_text_that_is_no_json_is_refused_in_linear_time(part: str) -> None:
+    with pytest.raises(InferError, match="not valid JSON"):
+        parse_config_json("{" + part * (500_000 // len(part)))
+
+
+@pytest.mark.parametrize(
     ("text", "detail"),
     [
         (
