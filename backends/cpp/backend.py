@@ -74,7 +74,8 @@ class _LoadedModel:
             for state in model.config.sequence_batching.state
         ]
         decoupled = model.config.model_transaction_policy.decoupled
-        message = _encode((_config_text(model.config), decoupled, states))
+        iterative = model.config.sequence_batching.iterative_sequence
+        message = _encode((_config_text(model.config), decoupled, iterative, states))
         check(self._library.nereid_model_configure(self.handle, message, len(message)))
 
     def close(self) -> None:

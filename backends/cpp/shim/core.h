@@ -88,7 +88,7 @@ struct TRITONBACKEND_Model {
   TRITONBACKEND_Backend* backend = nullptr;
   std::string name, directory, config;
   uint64_t version = 0;
-  bool auto_complete = false, decoupled = false;
+  bool auto_complete = false, decoupled = false, iterative = false;
   // Names of outputs that the sequence's next request gets as inputs; and of the inputs that share their buffers, or "".
   std::vector<std::pair<std::string, std::string>> states;
   void* state = nullptr;
@@ -146,6 +146,7 @@ struct Exchange : std::enable_shared_from_this<Exchange> {
   std::shared_ptr<Execution> execution;
   std::atomic<bool> cancelled{false}, watched{false};
   std::atomic<bool> finished{false};  // answered, or the server answers it
+  std::atomic<bool> rescheduled{false};
   std::mutex mutex;
   std::map<std::string, TRITONBACKEND_State> states;
   std::map<std::string, Memory> shared;  // buffers of states that are one with an input's

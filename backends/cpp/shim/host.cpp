@@ -72,9 +72,9 @@ API Error* nereid_model_new(Backend* backend, const char* data, size_t size, Mod
 }
 API const char* nereid_model_config(Model* model) { return model->config.c_str(); }
 
-// Sets the configuration as the server has completed it: its text, whether it is decoupled, states.
+// Sets the configuration as the server has completed it: its text, whether it is decoupled and iterative, states.
 API Error* nereid_model_configure(Model* model, const char* data, size_t size) {
-  return read_fields(data, size, model->config, model->decoupled, model->states);
+  return read_fields(data, size, model->config, model->decoupled, model->iterative, model->states);
 }
 
 API void nereid_instance_delete(Instance* instance) { delete instance; }

@@ -99,7 +99,7 @@ Exchange::~Exchange() {
     const std::lock_guard lock(watched_mutex);
     watched_exchanges.erase(token);
   }
-  if (token != 0) put(Writer::of(CLOSED, token, !finished.load()).bytes, !model->decoupled);
+  if (token != 0) put(Writer::of(CLOSED, token, !finished && !rescheduled).bytes, !model->decoupled);
 }
 
 void Exchange::put(const std::string& event, bool with_execution) {

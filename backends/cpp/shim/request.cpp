@@ -143,15 +143,23 @@ API Error* TRITONBACKEND_RequestOutputBufferProperties(
   return nullptr;
 }
 
+namespace {
+constexpr const char* NOT_ITERATIVE =
+    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to "
+    "handle such a flag.";
+}  // namespace
+
 API Error* TRITONBACKEND_RequestRelease(Request* self, uint32_t flags) {
+  const bool again = (flags & RELEASE_RESCHEDULE) != 0;
+  if (again && !self->exchange->model->iterative) return error(INVALID_ARG, NOT_ITERATIVE);  // not released
   const std::unique_ptr<Request> request(self);
   const std::shared_ptr<Exchange> exchange = self->exchange;
   {
     const std::lock_guard lock(exchange->execution->mutex);
     exchange->execution->requests[self->index] = nullptr;
   }
-  if ((flags & RELEASE_RESCHEDULE) != 0) {
-    exchange->finished = true;
+  if (again) {  // its response may follow
+    exchange->rescheduled = true;
     exchange->put(Writer::of(RESCHEDULED, exchange->token).bytes, true);
   }
   return nullptr;

@@ -186,15 +186,6 @@ def test_cancellation_reaches_a_thread_of_the_backend(probe: Served) -> None:
     other.wait()
 
 
-def test_rescheduled_request_is_not_answered(probe: Served, decoupled: Served) -> None:
-    for backend in (probe, decoupled):
-        (call,) = backend(ask("reschedule"))
-        assert call.rescheduled
-        assert not call.detached
-        backend.backend.instance_execute(backend.instance, [call])  # as the scheduler does
-        assert not call.answered
-
-
 def test_decoupled_responses_arrive_in_order(decoupled: Served) -> None:
     (call,) = decoupled(ask("stream", 500))
 

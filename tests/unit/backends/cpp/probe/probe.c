@@ -334,6 +334,14 @@ static Error* meet(Object* request, Object* response) {
   return answer(request, response);
 }
 
+/* Releases a request to be executed again, and sends a response after that. */
+static Error* answer_and_continue(Object* request) {
+  Object* response;
+  CHECK(TRITONBACKEND_ResponseNew(&response, request));
+  CHECK(TRITONBACKEND_RequestRelease(request, RESCHEDULE));
+  return TRITONBACKEND_ResponseSend(response, 0, NULL);
+}
+
 /* Answers and releases a request, or leaves that to a thread. */
 static Error* execute_one(Object* instance, Object* request) {
   Object *response, *trace;
@@ -344,6 +352,7 @@ static Error* execute_one(Object* instance, Object* request) {
   if (strcmp(mode, "stream") == 0) return in_thread(stream, request);
   if (strcmp(mode, "drop") == 0) return TRITONBACKEND_RequestRelease(request, RELEASE_ALL);
   if (strcmp(mode, "reschedule") == 0) return TRITONBACKEND_RequestRelease(request, RESCHEDULE);
+  if (strcmp(mode, "answer and continue") == 0) return answer_and_continue(request);
   if (strcmp(mode, "crash") == 0) abort();
   CHECK(TRITONBACKEND_ResponseNew(&response, request));
   CHECK(TRITONBACKEND_RequestTrace(request, &trace));
