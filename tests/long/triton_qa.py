@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from app.ingress.service.routed import VERSION
 from tests.long.namespaces import require
 from tests.server import ROOT
 
@@ -31,6 +32,7 @@ SUITES: Final = (
         "L0_simple_ensemble",
         "L0_sequence_batcher",
     ),
+    *("L0_infer_zero", "L0_string_io", "L0_scalar_io", "L0_nan_inf"),
 )
 _EXAMPLE: Final = """example:
   git clone --depth 1 https://github.com/triton-inference-server/server /tmp/server
@@ -39,26 +41,40 @@ _EXAMPLE: Final = """example:
 _WITHOUT_GPU: Final = {
     "*.pbtxt": ((r"KIND_GPU", "KIND_CPU"),),
     "*.sh": ((r"KIND_GPU", "KIND_CPU"),),
-    "*.py": ((r"np\.NINF", "-np.inf"), (r'\.to\("cuda"\)', '.to("cpu")')),
+    "*.py": (
+        (r"np\.NINF", "-np.inf"),
+        (r'\.to\("cuda"\)', '.to("cpu")'),
+        (r"\A#!/usr/bin/python3?", "#!/usr/bin/env python3"),
+    ),
 }
 """What is replaced in files of `qa/`: kinds of instances, numpy 1's names and devices."""
+_OPEN: Final = "--http-address=0.0.0.0 --grpc-address=0.0.0.0 --allow-client-shm=true"
+"""tritonserver's defaults, which are not this server's."""
 _STAND_INS: Final = {
     "python3": 'exec {python} "$@"',
     "python": 'exec {python} "$@"',
     "pytest": 'exec {python} -m pytest -p no:cacheprovider "$@"',
-    "tritonserver": 'exec {python} -m nereid "$@"',
+    "tritonserver": 'exec {python} -m nereid {open} "$@"',
     **dict.fromkeys(("pip", "pip3", "apt", "apt-get", "wget"), "exit 0"),
 }
+_ONNX: Final = "--onnx --onnx_opset=17"
 _GENERATED: Final = {
-    "qa_model_repository": "gen_qa_models.py",
-    "qa_identity_model_repository": "gen_qa_identity_models.py",
-    "qa_reshape_model_repository": "gen_qa_reshape_models.py --variable",
-    "qa_sequence_model_repository": "gen_qa_sequence_models.py",
-    "qa_sequence_implicit_model_repository": "gen_qa_implicit_models.py",
-    "qa_dyna_sequence_model_repository": "gen_qa_dyna_sequence_models.py",
-    "qa_ragged_model_repository": "gen_qa_ragged_models.py",
+    "qa_model_repository": f"gen_qa_models.py --libtorch {_ONNX}",
+    "qa_variable_model_repository": f"gen_qa_models.py --variable --libtorch {_ONNX}",
+    "qa_identity_model_repository": f"gen_qa_identity_models.py --libtorch {_ONNX}",
+    "qa_reshape_model_repository": f"gen_qa_reshape_models.py --variable --libtorch {_ONNX}",
+    "qa_sequence_model_repository": f"gen_qa_sequence_models.py {_ONNX}",
+    "qa_sequence_implicit_model_repository": f"gen_qa_implicit_models.py {_ONNX}",
+    "qa_dyna_sequence_model_repository": f"gen_qa_dyna_sequence_models.py {_ONNX}",
+    "qa_ragged_model_repository": f"gen_qa_ragged_models.py {_ONNX}",
+    "qa_scalar_models": "gen_qa_ort_scalar_models.py --onnx_opset=17",
+    "qa_ensemble_model_repository/qa_model_repository": "gen_qa_models.py --ensemble",
+    "qa_ensemble_model_repository/qa_variable_model_repository": "gen_qa_models.py --variable --ensemble",
+    "qa_ensemble_model_repository/qa_reshape_model_repository": "gen_qa_reshape_models.py --ensemble",
+    "qa_ensemble_model_repository/qa_identity_model_repository": "gen_qa_identity_models.py --ensemble",
+    "qa_ensemble_model_repository/qa_sequence_model_repository": "gen_qa_sequence_models.py --ensemble",
 }
-"""Repositories of ONNX models, and the script in `qa/common` that makes each."""
+"""Repositories of models, and the script in `qa/common` that makes each."""
 _IR_VERSION: Final = 10
 """Of the generated models: the newest that ONNX writes may be newer than ONNX Runtime reads."""
 _UNSHARE: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -108,7 +124,7 @@ class QA:
         partial = self.work / "partial"
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(source, partial / "qa")
-        adapt(partial / "qa")
+        adapt(partial / "qa", self._data)
         self._write_programs()
         self._generate(partial / "qa" / "common")
         partial.rename(self.folder.parent)
@@ -120,18 +136,12 @@ class QA:
         (self._opt / "backends").mkdir(exist_ok=True)
         for name, line in _STAND_INS.items():
             program = (server if name == "tritonserver" else self._programs) / name
-            program.write_text(f"#!/bin/bash\n{line.format(python=sys.executable)}\n")
+            program.write_text(f"#!/bin/bash\n{line.format(python=sys.executable, open=_OPEN)}\n")
             program.chmod(0o755)
 
     def _generate(self, common: Path) -> None:
         for repository, script in _GENERATED.items():
-            target = self._data / repository
-            target.mkdir(parents=True, exist_ok=True)
-            words = [sys.executable, *script.split(), "--onnx", "--onnx_opset=17", f"--models_dir={target}"]
-            print(f"generating {repository}", flush=True)
-            done = subprocess.run(words, cwd=common, capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(f"{script} failed: {done.stderr[-500:]}")
+            run_generator(common, script, self._data / repository)
         lower_ir_versions(self._data)
 
     def run(self, suite: str, script: str, seconds: float) -> int:
@@ -170,21 +180,29 @@ class QA:
             "SERVER": str(self._opt / "bin" / "tritonserver"),
             "BACKEND_DIR": str(self._opt / "backends"),
             "TRITONSERVER_IPADDR": "localhost",
+            "TRITON_SERVER_VERSION": VERSION,
+            "TRITON_QA_ROOT_DIR": str(self.folder),
+            "TRITON_QA_PYTHON_MODEL_DIR": str(self.folder / "python_models"),
         }
         if nested:  # where others set it themselves
             names["MODELDIR"] = str(folder.parent)
         return {**os.environ, **names}
 
 
-def adapt(qa: Path) -> None:
-    """Adapt the files of `qa/` to a machine without GPUs; make the version directories that git has not."""
-    for pattern, replaced in _WITHOUT_GPU.items():
+def adapt(qa: Path, data: Path) -> None:
+    """Adapt the files of `qa/` to a machine without GPUs and to where its models are; make the version
+    directories that git has not.
+    """
+    where = {"*.sh": (*_WITHOUT_GPU["*.sh"], (r"/data/inferenceserver/\$\{REPO_VERSION\}", str(data)))}
+    for pattern, replaced in {**_WITHOUT_GPU, **where}.items():
         for path in qa.rglob(pattern):
             text = changed = path.read_text(errors="surrogateescape")
             for old, new in replaced:
                 changed = re.sub(old, new, changed)
             if changed != text:
                 path.write_text(changed, errors="surrogateescape")
+    with (qa / "common" / "test_util.py").open("a") as utilities:
+        utilities.write("\n\ndef validate_for_trt_model(*_):\n    return False\n")
     probe = qa / "common" / "shm_util.py"
     probe.write_text(
         re.sub(r"(?m)^_skip_shm_leak_probe = .*", "_skip_shm_leak_probe = True", probe.read_text())
@@ -194,6 +212,16 @@ def adapt(qa: Path) -> None:
     for config in qa.glob("L0_*/**/config.pbtxt"):
         if not any(path.name.isdigit() for path in config.parent.iterdir()):
             (config.parent / "1").mkdir()
+
+
+def run_generator(common: Path, script: str, target: Path) -> None:
+    """Make a repository by a script of `qa/common`."""
+    target.mkdir(parents=True, exist_ok=True)
+    print(f"generating {target.name} by {script}", flush=True)
+    words = [sys.executable, *script.split(), f"--models_dir={target}"]
+    done = subprocess.run(words, cwd=common, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{script} failed: {done.stderr[-500:]}")
 
 
 def lower_ir_versions(data: Path) -> None:
