@@ -184,4 +184,5 @@ def _sentence(summary: Mapping[str, Any]) -> str:
     text = f"{_text(rows, summary['failed'])} in {seconds:.1f} s ({rows / max(seconds, 1e-9):.0f} a second)"
     there = _text(summary["kept_rows"], summary["kept_failed"])
     kept = f", of which {summary['kept_parts']} were there ({there})" if summary["kept_parts"] else ""
-    return f"{summary['output']}: {text}; {summary['parts']} parts{kept}"
+    why = "; the column 'error' says why" if summary["failed"] or summary["kept_failed"] else ""
+    return f"{summary['output']}: {text}; {summary['parts']} parts{kept}{why}"

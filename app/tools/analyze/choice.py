@@ -16,21 +16,26 @@ _FINALISTS: Final = 2
 
 
 def promising(predicted: Mapping[Candidate, float], most: int) -> list[Candidate]:
-    """Return the candidates with the highest predictions, at most so many, in an order of few loads.
+    """Return the candidates with the highest predictions, at most so many.
+
+    The first is that with which the costs were measured last, if it is one of them: it is loaded already.
 
     What is far below the highest prediction is left out: the model of the queue does not know what the server
     takes for itself, but it knows which batches and instances can do no good.
     """
     ordered = sorted(predicted, key=lambda candidate: -predicted[candidate])[:most]
     return sorted(
-        c for c in ordered if predicted[c] > 0 and predicted[c] >= _PROMISING * predicted[ordered[0]]
+        (c for c in ordered if predicted[c] > 0 and predicted[c] >= _PROMISING * predicted[ordered[0]]),
+        key=lambda c: (-c.instances, -c.batch, c),
     )
 
 
 def compete(
     candidates: Sequence[Candidate], beside: Candidate, rounds: int, measure: Callable[[Candidate], float]
 ) -> dict[Candidate, list[float]]:
-    """Measure candidates in turn, the better half of them in the next round; return their rates by round.
+    """Measure candidates in turn, the better half of them in the next round, and two in the last one.
+
+    Return their rates by round.
 
     Args:
         beside: is measured in every round, whatever it does.
@@ -44,7 +49,8 @@ def compete(
             turn.reverse()
         for candidate in turn:
             rates[candidate].append(measure(candidate))
-        left = sorted(ranked(rates, left)[: max((len(left) + 1) // 2, _FINALISTS)])
+        half = (len(left) + 1) // 2 if number < rounds - 2 else 0
+        left = sorted(ranked(rates, left)[: max(half, _FINALISTS)])
     return rates
 
 

@@ -11,6 +11,7 @@ from app.tools.analyze.space import Axes, Candidate, configured
 from app.tools.perf import slo
 from app.tools.perf.bench import Bench, Progress
 from app.tools.perf.generator.job import Level
+from app.tools.perf.generator.worker import Workers
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.result import Result
 from nereid_client import Server, ServerError
@@ -19,6 +20,7 @@ _CURVE_S: Final = 0.4
 _PROBE_S: Final = (1.0, 4.0)
 _PROBE_REQUESTS: Final = 200
 _FACTOR: Final = 1.12
+_STEP: Final = 1.05
 _CHANCES: Final = 2
 _LESS: Final = 0.97
 """At most this share of a rate that it did not keep is what a candidate does."""
@@ -96,6 +98,10 @@ class Trials:
         Raises:
             PerfError: the model answers no request.
         """
+        with Workers(self._options.processes) as workers:
+            return self._costs(axes, workers)
+
+    def _costs(self, axes: Axes, workers: Workers) -> Costs:
         seconds: dict[int, dict[int, float]] = {}
         outside: list[float] = []
         for threads in axes.threads:
@@ -103,7 +109,7 @@ class Trials:
             own = seconds.setdefault(threads, {})
             sizes, between = _sizes(axes.batches)
             while sizes and (rows := sizes.pop(0)):
-                result = self._alone(rows, 1)
+                result = self._alone(rows, 1, workers)
                 if (
                     result.failed > _HARMLESS * result.requests or not result.rate
                 ):  # more than the model takes
@@ -113,22 +119,26 @@ class Trials:
                 outside.append(result.service.mean / 1e3 - own[rows])
             if not own:
                 raise PerfError(f"the model answers no request: {', '.join(result.errors)}")
-        return Costs(seconds, self._slowdown(axes, seconds), max(min(outside), 0.0))
+        return Costs(seconds, self._slowdown(axes, seconds, workers), max(min(outside), 0.0))
 
-    def _slowdown(self, axes: Axes, seconds: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
+    def _slowdown(
+        self, axes: Axes, seconds: Mapping[int, Mapping[int, float]], workers: Workers
+    ) -> dict[int, float]:
+        """Measure it with the most rows: at the highest rates batches are full."""
         threads = axes.threads[0]
-        rows = max(rows for rows in seconds[threads] if rows <= 4)
+        rows = max(seconds[threads])
         found = {1: 1.0}
         for instances in axes.instances:
             if instances > 1:
-                self.apply(Candidate(rows if axes.batches != (0,) else 0, 0, instances, threads))
-                took = _execution_s(self._alone(rows, instances))
+                self.apply(Candidate(max(axes.batches), 0, instances, threads))
+                took = _execution_s(self._alone(rows, instances, workers))
                 found[instances] = max(took / seconds[threads][rows], 1.0)
         return found
 
-    def _alone(self, rows: int, concurrency: int) -> Result:
+    def _alone(self, rows: int, concurrency: int, workers: Workers) -> Result:
         """Measure requests of so many rows in a closed loop."""
-        with Bench(replace(self._options, batch=rows), self.progress) as bench:
+        options = replace(self._options, batch=rows)
+        with Bench(options, self.progress, workers=workers) as bench:
             return bench.measure(Level("concurrency", concurrency), 1, _CURVE_S)
 
     def rate(self, bench: Bench, candidate: Candidate, expected: float, floor: float = 0.0) -> Measured:
@@ -155,7 +165,9 @@ class Trials:
         if floor and not any(keeps(floor) for _ in range(_CHANCES)):
             measured.below = floor
             return measured
-        found = slo.search(keeps, max(_OPEN_SHARE * expected, floor, 1.0), factor=_FACTOR, confirmations=1)
+        # What had to beat another one is mostly little better: small steps need few probes.
+        first, factor = (floor, _STEP) if floor else (max(_OPEN_SHARE * expected, 1.0), _FACTOR)
+        found = slo.search(keeps, first, factor=factor, confirmations=1)
         measured.rate = found.rate
         return measured
 

@@ -46,15 +46,20 @@ class Bench:
 
     Args:
         keep: is given all that was seen of each level.
+        workers: generators that were started before; without them it starts its own.
 
     Raises:
         PerfError: from entering it: the server or model cannot be measured so.
     """
 
     def __init__(
-        self, options: Options, progress: Progress, keep: Callable[[Seen], None] | None = None
+        self,
+        options: Options,
+        progress: Progress,
+        keep: Callable[[Seen], None] | None = None,
+        workers: Workers | None = None,
     ) -> None:
-        self._options, self._progress, self._keep = options, progress, keep
+        self._options, self._progress, self._keep, self._given = options, progress, keep, workers
         self._stack = ExitStack()
         self.server: Server
 
@@ -75,7 +80,7 @@ class Bench:
     def _open(self) -> None:
         options = self._options
         address = options.address
-        self._workers = self._stack.enter_context(Workers(options.processes))
+        self._workers = self._given or self._stack.enter_context(Workers(options.processes))
         self.server = self._stack.enter_context(
             Server(address.url, headers=options.headers, tls=address.tls, retry=False, timeout=10.0)
         )

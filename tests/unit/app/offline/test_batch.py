@@ -172,7 +172,9 @@ def test_rows_that_failed_before_a_run_was_cut_off_count(
     (tmp_path / "out" / "part-000002.parquet").unlink()
     assert run(tmp_path, "in.parquet", "--block-rows", "7", "--resume") == 1  # 13 is in a part that is kept
     assert ": 7 rows in " in (text := capsys.readouterr().out)
-    assert text.endswith("; 3 parts, of which 2 were there (14 rows, 1 failed)\n")
+    assert text.endswith(
+        "; 3 parts, of which 2 were there (14 rows, 1 failed); the column 'error' says why\n"
+    )
     (tmp_path / "out" / "part-000001.parquet").unlink()
     assert run(tmp_path, "in.parquet", "--block-rows", "7", "--resume", "--json") == 1
     summary = json.loads(capsys.readouterr().out)

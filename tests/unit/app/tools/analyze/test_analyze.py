@@ -19,6 +19,7 @@ from app.tools.analyze.space import Axes, Candidate, configured, present, unsuit
 from app.tools.analyze.trials import Measured, Trials
 from app.tools.perf import slo
 from app.tools.perf.generator.job import Level
+from app.tools.perf.generator.worker import Workers
 
 CONFIG: dict[str, Any] = {
     "name": "m",
@@ -123,6 +124,14 @@ def test_few_short_measurements_find_nearly_the_best_of_a_grid() -> None:
     assert rates[best] == [truth[best]] * 2 and rates[now] == [truth[now]] * 2
 
 
+@pytest.mark.parametrize(("rounds", "turns"), [(1, [7]), (2, [7, 3]), (3, [7, 4, 3])])
+def test_half_of_the_candidates_go_on_and_two_into_the_last_round(rounds: int, turns: list[int]) -> None:
+    candidates = [Candidate(2**i, 0, 1) for i in range(1, 7)]
+    rates = compete(candidates, Candidate(1, 0, 1), rounds, lambda candidate: float(candidate.batch))
+    assert [sum(len(each) > number for each in rates.values()) for number in range(rounds)] == turns
+    assert len(rates[candidates[-1]]) == rounds == len(rates[Candidate(1, 0, 1)])
+
+
 def test_rounds_go_there_and_back() -> None:
     turns: list[int] = []
     candidates = [Candidate(batch, 0, 1) for batch in (2, 4)]
@@ -138,7 +147,7 @@ def test_rounds_go_there_and_back() -> None:
 def test_candidates_that_can_be_no_good_are_not_measured() -> None:
     one, two, three, four = (Candidate(batch, 0, 1) for batch in (1, 2, 4, 8))
     predicted = {one: 50.0, two: 80.0, three: 90.0, four: 100.0}
-    assert promising(predicted, 4) == [two, three, four] and promising(predicted, 2) == [three, four]
+    assert promising(predicted, 4) == [four, three, two] and promising(predicted, 2) == [four, three]
     assert promising({one: 0.0}, 4) == promising({}, 4) == []
 
 
@@ -189,6 +198,41 @@ def test_a_candidate_that_is_better_is_measured_further() -> None:
     found = FakeTrials().rate(bench, Candidate(2, 0, 1), 900, floor=1030)
     assert 1140 < found.rate <= 1200 / 0.95 and found.below == 0
     assert min(bench.asked) == 1030
+
+
+def test_how_much_better_a_candidate_is_is_found_by_small_steps() -> None:
+    bench: Any = FakeBench(1030)
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 2000, floor=1000)
+    assert bench.asked == [1000, 1000, 1050, 1100, 1100, 1050] and found.rate == 1050
+
+
+class CountedCosts(FakeTrials):
+    """Executions of 10 ms and 1 ms a row, twice that beside another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._options = SimpleNamespace(processes=1)  # type: ignore[assignment]
+        self.measured: list[tuple[int, int]] = []
+        self.workers = set[int]()
+
+    def _alone(self, rows: int, concurrency: int, workers: Workers) -> Any:
+        self.measured.append((rows, concurrency))
+        self.workers.add(id(workers))
+        us = (10_000 + 1000 * rows) * concurrency
+        share = SimpleNamespace(requests=10, compute_input_us=0, compute_infer_us=us, compute_output_us=0)
+        return SimpleNamespace(
+            failed=0, requests=10, rate=100.0, server=share, service=SimpleNamespace(mean=us / 1e3 + 1)
+        )
+
+
+def test_instances_slow_each_other_down_as_far_as_they_do_with_full_batches() -> None:
+    trials = CountedCosts()
+    axes = Axes((2, 4, 8, 16), (0, 1000), (1, 2))
+    costs = trials.costs(axes)
+    assert trials.measured == [(1, 1), (4, 1), (16, 1), (16, 2)], "rows, in flight"
+    assert costs.slowdown == {1: 1.0, 2: 2.0} and len(trials.workers) == 1, "one generator for all"
+    predicted = dict.fromkeys(axes.candidates(), 100.0)
+    assert promising(predicted, len(predicted))[0] == trials.loads[-1], "it need not be loaded again"
 
 
 def test_search_of_a_rate_begins_below_what_a_closed_loop_did() -> None:
