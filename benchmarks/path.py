@@ -95,7 +95,9 @@ def _measure(
     interval = sys.getswitchinterval()
     # Nothing depends on the clock: a thread goes on until it waits, and no timer of a connection expires.
     sys.setswitchinterval(LONG_S)
-    transport = TransportSettings(data_plane=data_plane, heartbeat=LONG_S, arena_trim_after=LONG_S)
+    transport = TransportSettings(
+        data_plane=data_plane, heartbeat=LONG_S, arena_trim_after=LONG_S, busy_poll_us=0
+    )
     try:
         with (
             tempfile.TemporaryDirectory() as directory,

@@ -14,13 +14,12 @@ from app.core.config.rate_limit import ResourceCounts, parse_resources
 from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.observability.trace_settings import TraceSetting
-from app.native import choice
 from app.settings import parsers
 from app.settings.clouds import CloudSettings, with_environment
+from app.settings.cluster import ClusterSettings
 from app.settings.flags import NEREID, Flag, Section, table
 from app.settings.fronts import MIB, GrpcSettings, HttpSettings
 from app.settings.residency import ResidencySettings
-from app.transport.settings import TransportSettings
 
 
 class GeneralSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,66 +255,6 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True):
             unused=True,
         ),
     ] = ()
-
-
-class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Ray and the channels between its processes."""
-
-    channel_address: A[
-        str,
-        Flag(
-            "channel_address",
-            "Address for the channels between nodes; 'node' for each node's address in the cluster.",
-        ),
-    ] = "127.0.0.1"
-    data_plane: A[
-        str,
-        Flag(
-            "data_plane",
-            "native: the data plane's compiled parts; python: none; auto: native where they are installed.",
-            choices=choice.CHOICES,
-        ),
-    ] = "auto"
-    arena_bytes: A[
-        int, Flag("arena_bytes", "Shared memory for tensors on each channel; 0 sends them inline.", low=0)
-    ] = 256 * MIB
-    arena_threshold: A[
-        int, Flag("arena_threshold", "Minimum bytes of a tensor sent through shared memory.", low=1)
-    ] = 32 * 1024
-    heartbeat_s: A[
-        float,
-        Flag(
-            "channel_heartbeat_secs",
-            "Seconds between pings of a replica; one that misses three is avoided, and its model not ready.",
-            low=0.05,
-        ),
-    ] = 1.0
-    replica_timeout_s: A[
-        float,
-        Flag(
-            "replica_timeout_secs",
-            "Seconds of silence after which the requests of a replica fail and it is replaced.",
-            low=1,
-        ),
-    ] = 20.0
-    fork_workers: A[
-        bool, Flag("fork_workers", "Fork replicas from a process that has imported what they need.")
-    ] = True
-    allow_dashboard: A[bool, Flag("allow_dashboard", "Start Ray's dashboard, on this machine only.")] = False
-    log_ray: A[
-        bool, Flag("log_ray", "Print the messages of Ray and Serve, which otherwise go to a file.", bare=True)
-    ] = False
-
-    @property
-    def transport(self) -> TransportSettings:
-        """The limits of channels that these settings give."""
-        return TransportSettings(
-            data_plane=self.data_plane,
-            arena_bytes=self.arena_bytes,
-            arena_threshold=self.arena_threshold,
-            heartbeat=self.heartbeat_s,
-            peer_timeout=self.replica_timeout_s,
-        )
 
 
 class ModelStoreSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,3 +48,5 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests fail when their peer has been silent for about this long, though its process runs."""
     heartbeat: float = 1.0
     """Time between two pings of a client; a server that misses three is suspected, and avoided."""
+    busy_poll_us: int = 200
+    """How long an end polls for what its peer sends next, before it sleeps (`app/transport/busy_poll.py`)."""

@@ -110,6 +110,10 @@ class Channel(Connection):
         if self._end is not None:
             self._out, self._take = self._end, self._end.take
 
+    @property
+    def awaits_more(self) -> bool:
+        return bool(self._calls)
+
     @classmethod
     async def connect(
         cls,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from app.core.tensors import Buffer
+from app.transport.busy_poll import BusyPoll
 from app.transport.channel.handshake import Peer, map_peer_arena
 from app.transport.memory.arena import ArenaReader, ArenaWriter
 from app.transport.memory.lending import Borrower, Lender, Offer, released_key
@@ -87,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._out: SendQueue | ClientEnd | ServerEnd = SendQueue()
         self._take: Callable[[memoryview, int, int], int] | None = None
+        self._busy_poll = BusyPoll(self._loop, settings.busy_poll_us)
         # While the transport has buffered enough.
         self._paused = False
         self._dropped: deque[int] = deque()
@@ -94,6 +96,11 @@ class Connection(asyncio.BufferedProtocol):
         self._trim_timer: asyncio.TimerHandle | None = None
         self._trim_mark = 0
         self._cause: BaseException | None = None
+
+    @property
+    def awaits_more(self) -> bool:
+        """Whether the peer is expected to send something once it has what was written."""
+        return False
 
     def connection_ended(self, cause: BaseException | None) -> None:
         """Handle the end of the connection; `cause` is None when it was closed in order."""
@@ -140,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(queue) if len(queue) > 1 else queue[0])
         else:
             self._write_large(queue)
+        if self.awaits_more:
+            self._busy_poll.begin()
 
     def _write_large(self, queue: list[Buffer]) -> None:
         """Join runs of small buffers, and pass large ones on without a copy."""
@@ -169,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._decoder.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._busy_poll.end()
         # Frames sent in response to this batch are written together at its end.
         out = self._out
         corked = not out.flush_scheduled

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol
@@ -79,6 +80,10 @@ class _ServerConnection(Connection):
     def outstanding(self) -> int:
         """Requests and control calls that have not been answered."""
         return len(self._streams) + len(self._controls)
+
+    @property
+    def awaits_more(self) -> bool:
+        return self.is_only and not self._streams  # a lone client, which has been answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -384,10 +389,8 @@ class ChannelServer:
 
 
 def _unlink(path: str) -> None:
-    try:
+    with suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass
 
 
 def _discard(sock: socket.socket, arena: ArenaWriter | None) -> None:

@@ -13,7 +13,8 @@ from app.console.console import Console
 from app.console.server_record import running_servers
 from app.ray_adapter.worker_output import WorkerOutput
 from app.routing.table import RoutingTable
-from app.settings.settings import ClusterSettings, RepositorySettings, ServerSettings
+from app.settings.cluster import ClusterSettings
+from app.settings.settings import RepositorySettings, ServerSettings
 from deployments.manager.load_messages import status_table
 from tests.waiting import block_until
 
