@@ -108,7 +108,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(sorted({int(part) for part in text.split(",")}))
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers: give e.g. 1,4,16") from None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -118,13 +121,20 @@ def main(argv: Sequence[str]) -> int:
     try:
         options, _ = read_options(["-m", given.model_name, *rest])
         rules = slo.read_rules(given.slo)
-        address = options.address
+    except PerfError as error:
+        console.print(f"nereid analyze: {error}", markup=False)
+        return 2
+    address = options.address
+    try:
         with (
             Server(address.url, headers=options.headers, tls=address.tls, retry=False) as server,
             Shown(console, options.model) as shown,
         ):
             return _analyzed(given, options, rules, server, shown)
-    except (PerfError, ServerError) as error:
+    except ServerError as error:
+        console.print(f"nereid analyze: {address.url}: {error.message}", markup=False)
+        return 1
+    except PerfError as error:
         console.print(f"nereid analyze: {error}", markup=False)
         return 1
     except KeyboardInterrupt:

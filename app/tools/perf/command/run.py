@@ -47,6 +47,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         options, given = read_options(argv)
         rules = slo.read_rules(options.slo) if options.slo else ()
+    except PerfError as error:
+        console.print(f"nereid perf: {error}", markup=False)
+        return 2
+    try:
         old = _read(given.compare) if given.compare else None
         kept: list[Seen] = []
         keep = kept.append if given.profile_export_file else None

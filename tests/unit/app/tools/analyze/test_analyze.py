@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2
 
 from app.tools.analyze import report
 from app.tools.analyze.choice import compete, finalists, pareto, promising
-from app.tools.analyze.command import Search, _best, resumed
+from app.tools.analyze.command import Search, _best, main, resumed
 from app.tools.analyze.queue_model import Costs, best_rate, latencies
 from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
 from app.tools.analyze.trials import Measured, Trials
@@ -310,3 +310,26 @@ def test_search_goes_on_with_what_was_measured(tmp_path: Path) -> None:
     assert resumed(path, {**key, "model": "other"}).measured == {}
     path.write_text(json.dumps([]))
     assert resumed(path, key).predicted == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--slo", "p99<20 mss"], "cannot read"),
+        (["--slo", "p99<20ms", "--batches", "1,x"], "'1,x' is no list of numbers"),
+        (["--slo", "p99<20ms", "--shape", "X"], "is no shape"),
+    ],
+)
+def test_a_wrong_command_line_has_a_status_of_its_own(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status: object = main(["-m", "m", "-u", "localhost:1", *words])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2 and says in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "m", "-u", "localhost:1", "--slo", "p99<20ms"]) == 1
+    assert "http://localhost:1: Cannot connect" in capsys.readouterr().err

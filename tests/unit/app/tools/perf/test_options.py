@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from app.tools.perf.command.flags import read_options
+from app.tools.perf.command.run import main
 from app.tools.perf.generator.job import Level
 from app.tools.perf.inputs import read_expected, read_inputs
 from app.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
@@ -121,3 +122,11 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, content: str) -> None
     file.write_text(content)
     with pytest.raises(PerfError, match=r"in\.json"):
         read_inputs(options("--input-data", str(file)), SIGNATURE)
+
+
+@pytest.mark.parametrize("words", [["--rate", "abc"], ["--slo", "p99<20 mss"], ["--shape", "X"]])
+def test_a_wrong_command_line_has_a_status_of_its_own(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", "m", "-u", "localhost:1", *words]) == 2
+    assert "nereid perf: " in capsys.readouterr().err
