@@ -168,7 +168,7 @@ class QA:
     def _environment(self, folder: Path) -> dict[str, str]:
         nested = folder.parent != self.folder
         names = {
-            "PATH": f"{self._programs}:{os.environ['PATH']}",
+            "PATH": f"{self._programs}:{self._opt / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.work / "tmp"),
             "RAY_USAGE_STATS_ENABLED": "0",

@@ -4,6 +4,7 @@ Paths are matched whole and raw, as Triton matches them: no trailing slash, no r
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, Final
@@ -16,14 +17,17 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
-from app.core.errors import InferError
+from app.core.errors import InferError, shortened
 from app.ingress.access.caller import recorded
 from app.ingress.access.guard import Ask
 from app.ingress.rest.schemas import Error
 from app.protocol.http.v2 import encode_error
 from app.protocol.restrictions import Category
 from app.protocol.status import http_headers, http_status
+
+logger = logging.getLogger(__name__)
 
 Endpoint = Callable[..., Coroutine[Any, Any, Response]]
 Body = type[BaseModel]
@@ -34,6 +38,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 }
 _ABOUT: Final = "The v2 inference protocol with Triton's extensions."
 _JSON: Final = "application/json"
+_MAX_LOGGED_PATH: Final = 1024
 _REFERENCE: Final = "#/components/schemas/{model}"
 
 
@@ -143,6 +148,12 @@ class RestApi(FastAPI):
         self._described = described
         self.add_exception_handler(HTTPException, _answer_http_error)
         self.add_exception_handler(InferError, _answer_error)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; at verbose level 1 it is logged, as by tritonserver."""
+        if logger.isEnabledFor(logging.DEBUG) and scope["type"] == "http":
+            logger.debug("HTTP request: %s %s", scope["method"], shortened(scope["path"], _MAX_LOGGED_PATH))
+        await super().__call__(scope, receive, send)
 
     def add(self, route: RestRoute) -> None:
         """Register a route."""

@@ -1,6 +1,7 @@
 import asyncio
 import base64
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,16 @@ def test_health_answers_by_status(ask: Ask, service: FakeService) -> None:
     service.is_exiting = True
     for kind in ("live", "ready"):
         assert error(ask("GET", f"/v2/health/{kind}")) == (503, "Server exiting")
+
+
+def test_requests_are_logged_at_a_verbose_level(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    name = "app.ingress.rest.api"
+    with caplog.at_level(logging.INFO, name):
+        ask("GET", "/v2/health/live")
+    assert not caplog.messages
+    with caplog.at_level(logging.DEBUG, name):
+        ask("POST", "/v2/models/none/versions")
+    assert caplog.messages == ["HTTP request: POST /v2/models/none/versions"]
 
 
 def test_metadata_and_configuration_are_encoded_as_tritons(ask: Ask) -> None:
