@@ -32,7 +32,7 @@ SUITES: Final = (
         "L0_simple_ensemble",
         "L0_sequence_batcher",
     ),
-    *("L0_infer_zero", "L0_string_io", "L0_scalar_io", "L0_nan_inf"),
+    *("L0_infer_zero", "L0_string_io", "L0_scalar_io", "L0_nan_inf", "L0_batch_input"),
 )
 _EXAMPLE: Final = """example:
   git clone --depth 1 https://github.com/triton-inference-server/server /tmp/server
@@ -54,7 +54,7 @@ _STAND_INS: Final = {
     "python3": 'exec {python} "$@"',
     "python": 'exec {python} "$@"',
     "pytest": 'exec {python} -m pytest -p no:cacheprovider "$@"',
-    "tritonserver": 'exec {python} -m nereid {open} "$@"',
+    "tritonserver": 'exec {python} -m nereid $NEREID_COMMAND {open} "$@"',
     **dict.fromkeys(("pip", "pip3", "apt", "apt-get", "wget"), "exit 0"),
 }
 _ONNX: Final = "--onnx --onnx_opset=17"
@@ -101,9 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, default=Path("/tmp/nereid-qa"), help="for copy and logs")
     parser.add_argument("--script", default="test.sh", help="the script to run in each folder")
     parser.add_argument("--seconds", type=float, default=900.0, help="the most that a suite may take")
+    parser.add_argument("--dev", action="store_true", help="servers of one process, which start sooner")
     given = parser.parse_args(argv)
     require()
-    qa = QA(given.work)
+    qa = QA(given.work, "dev" if given.dev else "")
     if not qa.folder.exists():
         qa.prepare(given.server / "qa")
     return max([qa.run(suite, given.script, given.seconds) for suite in given.suites])
@@ -112,8 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 class QA:
     """The adapted copy in a directory, and the runs of its suites."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, command: str = "") -> None:
         self.work = work
+        self._command = command
         self.folder = work / "server" / "qa"
         self._opt = work / "opt"
         self._data = work / "data"
@@ -169,7 +171,9 @@ class QA:
         nested = folder.parent != self.folder
         names = {
             "PATH": f"{self._programs}:{self._opt / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": ":".join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+            "NEREID_COMMAND": self._command,
+            "BACKENDS": os.environ.get("BACKENDS", "onnx python"),
             "TMPDIR": str(self.work / "tmp"),
             "RAY_USAGE_STATS_ENABLED": "0",
             "CI_JOB_ID": "1",
