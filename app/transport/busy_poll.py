@@ -60,10 +60,14 @@ class BusyPoll:
 
     def _turn(self) -> None:
         """Have the loop look for events again at once."""
-        if self._ends_ns > monotonic_ns():
+        began_ns = monotonic_ns()
+        if self._ends_ns > began_ns:
             _yield_processor()  # to whoever else wants it
-            self._loop.call_soon(self._turn)
-            return
+            if monotonic_ns() - began_ns <= self._limit_ns:
+                self._loop.call_soon(self._turn)
+                return
+            # Somebody computes: who yields waits for milliseconds, who sleeps is woken at once.
+            self._failures = _MOST_FAILURES
         self._scheduled = False
         if self._ends_ns:
             self._ends_ns = 0

@@ -94,6 +94,21 @@ def test_it_polls_again_once_answers_come_soon(loop: Loop) -> None:
     assert [loop.wait(poll, 50) for _ in range(10)] == [50] * 10
 
 
+def test_it_rarely_yields_to_a_process_that_computes(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    yielded: list[int] = []
+
+    def yield_processor() -> None:
+        yielded.append(loop.now_us)
+        if len(yielded) % 10 == 0:
+            loop.now_us += 3000
+
+    monkeypatch.setattr(busy_poll, "_yield_processor", yield_processor)
+    poll = poll_of(loop)
+    for _ in range(2560):
+        loop.wait(poll, 50)
+    assert 10 <= len(yielded) <= 10 * 12
+
+
 def test_zero_never_polls(loop: Loop) -> None:
     assert loop.wait(poll_of(loop, 0), 50) == 0
 
