@@ -27,6 +27,8 @@ from app.core.errors import invalid_arg
 from app.core.tensors import InferRequest, InferResponse, SequenceId, Tensor
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from tritonclient.grpc import model_config_pb2 as mc
 
     from backends.signature import Signature
@@ -246,6 +248,31 @@ def reply_each(requests: Sequence[Request], responses: Sequence[InferResponse]) 
         request.reply(response)
 
 
+class Begun(ABC):
+    """An execution that another process does, which `Backend.instance_begin` has begun."""
+
+    @property
+    @abstractmethod
+    def source(self) -> object:
+        """What its end comes from: the same object for all executions of one process."""
+
+    @abstractmethod
+    def open_source(self) -> socket:
+        """Return a socket of the caller's that is readable when the end may have come."""
+
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Whether it has ended; does not wait for it.
+
+        Raises:
+            ConnectionError: the process has ended.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Reply to the requests, as `Backend.instance_execute` does; waits if the process has ended."""
+
+
 class Backend(ABC):
     """Base class of backends: the seven functions, and completion of a model's configuration.
 
@@ -283,6 +310,14 @@ class Backend(ABC):
         An exception fails the unanswered requests of this batch. A request that a model leaves `unanswered`
         fails too, unless the model is decoupled.
         """
+
+    def instance_begin(self, instance: Instance, requests: Sequence[Request]) -> Begun | None:
+        """Begin to execute a batch in another process, without waiting for anything.
+
+        Called on the event loop. None has the batch executed by `instance_execute`, on the instance's thread;
+        so has an exception.
+        """
+        return None
 
     def interrupt(self, instance: Instance) -> bool:
         """End the execution of an instance from another thread; return whether that is possible.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from backends.base import Backend, Instance, Model, Request
+from backends.base import Backend, Begun, Instance, Model, Request
 from backends.hosted.instance import HostedInstance
 from backends.python.worker.backend import WorkerBackend, completed_there
 
@@ -36,6 +36,10 @@ class HostedBackend(WorkerBackend):
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         instance.state.execute(requests, instance)
+
+    def instance_begin(self, instance: Instance, requests: Sequence[Request]) -> Begun | None:
+        begun: Begun | None = instance.state.begin(requests, instance)
+        return begun
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:

@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
-from backends.base import Instance, Model, Request
+from backends.base import Begun, Instance, Model, Request
 from backends.declared import with_completed
 from backends.python.api import metrics
 from backends.python.api.errors import loading_failed
@@ -67,9 +67,11 @@ class PythonBackend(WorkerBackend):
         return any(part in source for part in (b".exec", b"async"))
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
-        if instance.model.signature.reshaped:
-            requests = [Reshaped(request, instance.model.signature) for request in requests]
-        instance.state.execute(requests, instance)
+        instance.state.execute(_reshaped(instance, requests), instance)
+
+    def instance_begin(self, instance: Instance, requests: Sequence[Request]) -> Begun | None:
+        state = instance.state
+        return state.begin(_reshaped(instance, requests), instance) if isinstance(state, Supervisor) else None
 
     def metrics(self) -> list[Any]:
         return [*metrics.snapshot(), *super().metrics()]
@@ -83,6 +85,11 @@ class PythonBackend(WorkerBackend):
             return _merged(model.config, returned)
         except Exception as error:
             raise loading_failed(error, loader.OUR_FOLDER) from error
+
+
+def _reshaped(instance: Instance, requests: Sequence[Request]) -> Sequence[Request]:
+    signature = instance.model.signature
+    return [Reshaped(request, signature) for request in requests] if signature.reshaped else requests
 
 
 def _completed(model: Model) -> dict[str, Any] | None:

@@ -27,16 +27,24 @@ def is_eligible(backend: Backend, instance: Instance) -> bool:
     """Whether an instance may ever execute on the event loop.
 
     Raises:
+        InferError: see `needs_thread`.
+    """
+    return not needs_thread(instance) and backend.runs_on_event_loop(instance)
+
+
+def needs_thread(instance: Instance) -> bool:
+    """Whether all executions of an instance belong on its thread, whatever its backend.
+
+    Raises:
         InferError: INVALID_ARG for a `--backend-config=<backend>,event-loop` that is no boolean.
     """
     model = instance.model
     if not parse_boolean(_SETTING, model.backend_config.get(_SETTING, "true")):
-        return False
+        return True
     # Responses of a decoupled model must not wait for the end of its execution, and the end of a sequence is
     # reported in the thread's queue, where a batch on the loop would overtake it.
-    if model.config.model_transaction_policy.decoupled or model.config.HasField("sequence_batching"):
-        return False
-    return backend.runs_on_event_loop(instance)
+    decoupled = model.config.model_transaction_policy.decoupled
+    return bool(decoupled or model.config.HasField("sequence_batching"))
 
 
 class Holds(Protocol):

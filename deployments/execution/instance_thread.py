@@ -10,11 +10,12 @@ from functools import partial
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.tensors import SequenceId
-from backends.base import Backend, Instance
-from deployments.event_loop_execution.executor import EventLoopExecutor, is_eligible
+from backends.base import Backend, Begun, Instance
+from deployments.event_loop_execution.executor import EventLoopExecutor, is_eligible, needs_thread
 from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution import host_policy
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
+from deployments.execution.remote_executor import RemoteExecutor
 from deployments.execution.warmup import warm_up
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Batch:
     """Requests of one execution, `nulls` of them padding; times are `time.monotonic_ns`."""
 
     done: asyncio.Future[None] | None = None
+    begun: Begun | None = None
     nulls = start_ns = infer_start_ns = infer_end_ns = end_ns = 0
 
     def __init__(self, requests: list[QueuedRequest], rows: int, release: str = "direct") -> None:
@@ -44,8 +46,8 @@ class Batch:
 class InstanceThread:
     """A thread that loads one instance, executes its batches and finally unloads it.
 
-    An eligible instance executes on the event loop instead while its executions are short; see
-    docs/event_loop_execution.md.
+    An eligible instance executes on the event loop instead while its executions are short, and what another
+    process executes is sent by the loop; see docs/event_loop_execution.md.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class InstanceThread:
         self.is_only_instance = True
         """The model has no other instance in this replica."""
         self.executing: Batch | None = None
-        """What its thread executes now."""
+        """What its thread, or its process, executes now."""
         self.has_time_limit = False
         """Its executions must not keep the loop, which ends them after a time."""
         self._loop = loop
@@ -78,6 +80,8 @@ class InstanceThread:
         self._work: queue.SimpleQueue[Batch | SequenceId | Callable[[], object] | None] = queue.SimpleQueue()
         self._finalizes_sequences = type(backend).sequence_finalize is not Backend.sequence_finalize
         self._loop_executor: EventLoopExecutor[Batch] | None = None
+        self._remote: RemoteExecutor[Batch] | None = None
+        self._on_thread: Batch | None = None  # the last one that its thread was given, until that is reported
         self._loaded = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=instance.name, daemon=True)
@@ -116,8 +120,8 @@ class InstanceThread:
         executor = self._loop_executor
         if executor is not None and executor.is_next(self.is_only_instance):
             executor.schedule(batch)
-        else:
-            self._work.put(batch)
+        elif self._remote is None or self._on_thread is not None or not self._remote.start(batch):
+            self._execute_on_thread(batch)
 
     def execute_at_once(self, batch: Batch) -> None:
         """Hand over a batch as `execute` does, in a callback of the loop's own.
@@ -129,6 +133,10 @@ class InstanceThread:
             executor.run(batch)
         else:
             self.execute(batch)
+
+    def _execute_on_thread(self, batch: Batch) -> None:
+        self._on_thread = batch
+        self._work.put(batch)
 
     def recover(self, wait: Callable[[], object], recovered: Callable[[], object]) -> None:
         """Call `wait` on this thread after what it was given before, then `recovered` on the loop."""
@@ -167,6 +175,7 @@ class InstanceThread:
         try:
             self._warm_up()
             self._loop_executor = self._make_loop_executor()
+            self._remote = self._make_remote_executor()
             self._loaded.set()
             self._serve()
         except BaseException as error:
@@ -187,24 +196,37 @@ class InstanceThread:
             self._watchdog,
         )
 
+    def _make_remote_executor(self) -> RemoteExecutor[Batch] | None:
+        if type(self._backend).instance_begin is Backend.instance_begin or needs_thread(self.instance):
+            return None
+        return RemoteExecutor(self._loop, self._send, self._finish, self._report, self._execute_on_thread)
+
     def _warm_up(self) -> None:
         warm_up(self._backend, self.instance)
 
     def _serve(self) -> None:
         self._responses.defer_flush(self._one_response)
         while (work := self._work.get()) is not None:
-            if isinstance(work, Batch):
-                self.executing = work
-                self._execute(work)
-                self.executing = None
-                self._complete(work)
-            elif isinstance(work, int | str):
-                self.instance.run_deferred()
-                self._finalize_sequence(work)
-            else:
-                work()
+            self._do(work)
             del work  # or its tensors would live until the next batch
+        if self._remote is not None:
+            self._remote.close()
+            while not self._work.empty():  # its process has ended meanwhile
+                if (work := self._work.get()) is not None:
+                    self._do(work)
         self.instance.run_deferred()
+
+    def _do(self, work: Batch | SequenceId | Callable[[], object]) -> None:
+        if isinstance(work, Batch):
+            self.executing = work
+            self._execute(work)
+            self.executing = None
+            self._complete(work)
+        elif isinstance(work, int | str):
+            self.instance.run_deferred()
+            self._finalize_sequence(work)
+        else:
+            work()
 
     def _complete(self, batch: Batch) -> None:
         """Report the end of a batch; if the next one is queued already, once its inputs are in place."""
@@ -230,7 +252,26 @@ class InstanceThread:
         except Exception:
             logger.exception("finalizing instance %s", self.instance.name)
 
+    def _send(self, batch: Batch) -> Begun | None:
+        """Have the instance's process execute a batch, if it can at once; on the loop."""
+        batch.start_ns = time.monotonic_ns()
+        begun = self._backend.instance_begin(self.instance, batch.requests)
+        if begun is not None:
+            self.executing = batch
+        return begun
+
+    def _finish(self, batch: Batch) -> None:
+        """Finish a batch that the instance's process has executed; on the loop."""
+        self.executing = None
+        self._responses.held = True
+        try:
+            self._execute(batch)
+        finally:
+            self._responses.held = False
+
     def _report(self, batch: Batch) -> None:
+        if batch is self._on_thread:
+            self._on_thread = None
         if batch.end_ns - batch.start_ns > _LONG_NS:  # it must not idle while responses are sent
             self._finished(self, batch)
             self._responses.flush()
@@ -241,9 +282,12 @@ class InstanceThread:
     def _execute(self, batch: Batch) -> None:
         instance = self.instance
         instance.compute_start_ns = instance.compute_end_ns = 0
-        batch.start_ns = time.monotonic_ns()
         try:
-            self._backend.instance_execute(instance, batch.requests)
+            if batch.begun is None:
+                batch.start_ns = time.monotonic_ns()
+                self._backend.instance_execute(instance, batch.requests)
+            else:
+                batch.begun.finish()
         except InferError as error:
             _fail(batch.requests, Failure(error.code, error.message, FailureReason.BACKEND))
         except (

@@ -183,16 +183,18 @@ class MessageSocket:
             finally:
                 self._sender = 0
 
-    def receive(self) -> tuple[Message, Payload] | None:
+    def receive(self, waits: bool = True) -> tuple[Message, Payload] | None:
         """Wait for a message; return None when the other process has ended.
 
         A message that comes again is the same object each time.
 
         Raises:
+            BlockingIOError: there is none yet, and it is not to wait.
             OSError: the connection was lost.
             ValueError: a malformed message.
         """
-        count, ancillary, _, _ = self._socket.recvmsg_into([self._packet], _ROOM, socket.MSG_CMSG_CLOEXEC)
+        flags = socket.MSG_CMSG_CLOEXEC if waits else socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+        count, ancillary, _, _ = self._socket.recvmsg_into([self._packet], _ROOM, flags)
         if not count:
             return None
         if not ancillary:
@@ -260,6 +262,10 @@ class MessageSocket:
                 self.send({"do": RELEASED})
             if self._received.live:
                 self._tell_later()
+
+    def duplicate(self) -> socket.socket:
+        """Return a socket that is readable when this one is, and stays open when this one is closed."""
+        return self._socket.dup()
 
     def shutdown(self) -> None:
         """End the connection for both sides, also while they receive."""

@@ -52,18 +52,33 @@ class CallLink(MessageSocket):
         """Do as `call`, for the JSON of a message; see `send_encoded`."""
         with self._calling:
             self.send_encoded(text, again, buffers)
-            reply, payload = self._reply(timeout)
+            try:
+                self._socket.settimeout(
+                    timeout
+                )  # each time: an event loop makes what it watches non-blocking
+            except OSError as error:
+                raise LinkClosed(str(error)) from error
+            try:
+                return self.take_reply()
+            except TimeoutError as error:
+                raise TimeoutError(f"no reply within {timeout} s") from error
+
+    def take_reply(self, waits: bool = True) -> tuple[Any, Payload]:
+        """Return the reply to the message that was sent last; see `call`.
+
+        Raises:
+            BlockingIOError: it has not come yet, and this is not to wait for it.
+        """
+        reply, payload = self._receive_reply(waits)
         if "error" in reply:
             raise read_failure(reply["error"]).error()
         return reply["value"], payload
 
-    def _reply(self, timeout: float | None) -> tuple[Message, Payload]:
+    def _receive_reply(self, waits: bool) -> tuple[Message, Payload]:
         try:
-            if timeout is not None:
-                self._socket.settimeout(timeout)
-            received = self.receive()
-        except TimeoutError as error:
-            raise TimeoutError(f"no reply within {timeout} s") from error
+            received = self.receive(waits)
+        except (BlockingIOError, TimeoutError):
+            raise
         except (OSError, ValueError) as error:
             self.shutdown()
             raise LinkClosed(str(error)) from error

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -132,6 +132,11 @@ class Process:
         numbered = {next(self._numbers): request for request in requests}
         self.in_flight.update(numbered)
         return numbered
+
+    def forget(self, numbered: Iterable[int]) -> None:
+        """Note that requests are not in flight any more."""
+        for number in numbered:
+            self.in_flight.pop(number, None)
 
     def reply(self, number: int, response: InferResponse) -> None:
         """Pass a response to its request."""

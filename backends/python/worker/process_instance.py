@@ -2,20 +2,25 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from socket import socket
+from typing import Any, ClassVar, Final, Protocol
 
 from app.core.errors import InferError
 from app.core.tensors import SequenceId
-from backends.base import Request
+from backends.base import Begun, Request
 from backends.python.execution.execution import Clocked
 from backends.python.worker.batch_codec import DETACHED, RESCHEDULED, Texts, encode_batch, read_outcome
-from backends.python.worker.framing import LinkClosed
+from backends.python.worker.framing import LinkClosed, Payload
+from backends.python.worker.link import CallLink
 from backends.python.worker.process import Process
 
 logger = logging.getLogger(__name__)
+
+_COPIED_AT_ONCE: Final = 512 * 1024
+"""A larger batch is a thread's: to copy it takes longer than to wake that thread."""
 
 
 class Described(Protocol):
@@ -74,19 +79,39 @@ class ProcessInstance:
 
     def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
         """Execute one batch; see `Execution.execute`. If the process ends, the requests fail."""
-        process, decoupled = self.process, self._described.decoupled
+        process = self.process
         numbered = process.number(requests)
         try:
             value, payload = self._jobs.call_encoded(*encode_batch(numbered, self._texts))
-            if decoupled:  # the responses that it has sent came over the other link
+            if self._described.decoupled:  # the responses that it has sent came over the other link
                 process.link.request({"do": "flush"})
         except LinkClosed:
             process.fail_in_flight()
             return
         except BaseException:
-            for number in numbered:
-                process.in_flight.pop(number, None)
+            process.forget(numbered)
             raise
+        self.deliver(numbered, value, payload, clock)
+
+    def send(self, requests: Sequence[Request], clock: Clocked) -> "BegunBatch | None":
+        """Begin to execute a batch; None where that takes a while, or the process has ended."""
+        numbered = self.process.number(requests)
+        try:
+            message = encode_batch(numbered, self._texts)
+            if sum(map(len, message.buffers)) <= _COPIED_AT_ONCE:
+                self._jobs.send_encoded(*message)
+                return BegunBatch(self, self._jobs, numbered, clock)
+        except LinkClosed:
+            pass
+        except BaseException:
+            self.process.forget(numbered)
+            raise
+        self.process.forget(numbered)
+        return None
+
+    def deliver(self, numbered: Mapping[int, Request], value: Any, payload: Payload, clock: Clocked) -> None:
+        """Note what the process replied to a batch, and reply to its requests."""
+        process, decoupled = self.process, self._described.decoupled
         outcome = read_outcome(value, payload, {n: request.infer.id for n, request in numbered.items()})
         clock.compute_start_ns, clock.compute_end_ns = outcome.start_ns, outcome.end_ns
         for request, flags in zip(numbered.values(), outcome.flags, strict=True):
@@ -141,6 +166,50 @@ class ProcessInstance:
             return self._jobs.call(message)[0]
         except LinkClosed:
             raise self.process.failed(self.process.wait()) from None
+
+
+class BegunBatch(Begun):
+    """A batch that an instance's process executes."""
+
+    def __init__(
+        self, place: ProcessInstance, jobs: CallLink, numbered: Mapping[int, Request], clock: Clocked
+    ) -> None:
+        self._place = place
+        self._jobs = jobs
+        self._numbered = numbered
+        self._clock = clock
+        self._reply: tuple[Any, Payload] | None = None
+        self._error: Exception | None = None
+
+    @property
+    def source(self) -> object:
+        return self._jobs
+
+    def open_source(self) -> socket:
+        return self._jobs.duplicate()
+
+    def has_ended(self) -> bool:
+        try:
+            self._reply = self._jobs.take_reply(waits=False)
+        except BlockingIOError:
+            return False
+        except LinkClosed as error:
+            raise ConnectionError(str(error)) from error
+        except Exception as error:
+            self._error = error
+        return True
+
+    def finish(self) -> None:
+        process, numbered = self._place.process, self._numbered
+        if self._error is not None:
+            process.forget(numbered)
+            raise self._error
+        try:
+            reply = self._reply or self._jobs.take_reply()
+        except LinkClosed:
+            process.fail_in_flight()
+        else:
+            self._place.deliver(numbered, *reply, self._clock)
 
 
 class Processes:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
 from app.core.pauses import growing_pause
 from app.core.tensors import SequenceId
-from backends.base import Instance, Request
+from backends.base import Begun, Instance, Request
 from backends.python.api.errors import stub_failed
 from backends.python.execution.execution import Clocked
 from backends.python.execution.readiness import LIMIT_S
@@ -127,6 +127,13 @@ class Supervisor:
             failure = stub_failed(self._described.name, not_healthy(self._described.name))
             raise InferError(ErrorCode.UNAVAILABLE, failure.message, FailureReason.BACKEND)
         process.execute(requests, clock)
+
+    def begin(self, requests: Sequence[Request], clock: Clocked) -> Begun | None:
+        """Begin to execute a batch; None where `execute` has to, because there is no process, say."""
+        process = self._process
+        if process is None or process.process.ended:
+            return None
+        return process.send(requests, clock)
 
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
         """See `Execution.finalize_sequence`; the state of sequences ends with the process."""
