@@ -32,7 +32,7 @@ SUITES: Final = (
         "L0_simple_ensemble",
         "L0_sequence_batcher",
     ),
-    *("L0_infer_zero", "L0_string_io", "L0_scalar_io", "L0_nan_inf", "L0_batch_input"),
+    *("L0_infer_zero", "L0_string_io", "L0_scalar_io", "L0_nan_inf", "L0_batch_input", "L0_parameters"),
 )
 _EXAMPLE: Final = """example:
   git clone --depth 1 https://github.com/triton-inference-server/server /tmp/server
@@ -136,6 +136,8 @@ class QA:
         for folder in (server, self._programs):
             folder.mkdir(parents=True, exist_ok=True)
         (self._opt / "backends").mkdir(exist_ok=True)
+        if not (self._opt / "qa").is_symlink():
+            (self._opt / "qa").symlink_to(self.folder)
         for name, line in _STAND_INS.items():
             program = (server if name == "tritonserver" else self._programs) / name
             program.write_text(f"#!/bin/bash\n{line.format(python=sys.executable, open=_OPEN)}\n")
