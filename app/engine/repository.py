@@ -99,7 +99,7 @@ class LocalRepository:
         self._poller = Poller(await asyncio.to_thread(self.catalog.fingerprints, on_disk))
         names = self.catalog.startup_models(on_disk)
         await asyncio.gather(*(lifecycle.load_quietly(name) for name in names))
-        lifecycle.all_loaded = all(e.loaded for e in lifecycle.effective if e.name in names)
+        lifecycle.start_names = frozenset(names)
         lifecycle.initialised = True
         await lifecycle.publish()
 

@@ -180,7 +180,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
 
     `failed` is set instead when the repositories could not be read at start-up: the server is neither live
     nor ready then, as a tritonserver with `--exit-on-error=false`. `all_loaded` says whether every model of
-    the start was read and loaded (`--exit-on-error`), whatever has become of it since. `live` are the
+    the start was once read and loaded (`--exit-on-error`), whatever has become of it since. `live` are the
     settings that every ingress applies; with None each keeps its own. With `namespacing` a name may stand for
     several models (`--model-namespacing`). `splits` are the rollouts that are on. `load_failures` counts the
     loads that failed since the manager started, by the model's identifier.

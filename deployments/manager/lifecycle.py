@@ -64,10 +64,8 @@ class Lifecycle:
         self.locks = ModelLocks(settings.repository.load_threads)
         self.deployer = Deployer(settings, publisher, self.locks, spawn, running)
         self.ensembles = EnsembleLoads(catalog, self.entries)
-        self.initialised = False
-        self.failed = False
-        """Whether the repositories could not be read at the start, see `RoutingTable`."""
-        self.all_loaded = False
+        self.initialised = self.failed = self.all_loaded = False  # see `RoutingTable`
+        self.start_names: frozenset[str] | None = None  # known once their loads have ended
 
     @property
     def effective(self) -> tuple[VersionEntry, ...]:
@@ -384,8 +382,11 @@ class Lifecycle:
 
     async def publish(self) -> int:
         """Publish the entries; return the number of the table."""
+        entries = self.effective
+        if (names := self.start_names) is not None and not self.all_loaded:
+            self.all_loaded = all(entry.loaded for entry in entries if entry.name in names)
         start = self.initialised, self.failed, self.all_loaded
-        return await self._publisher.publish(self.effective, *start, self.rollouts.splits)
+        return await self._publisher.publish(entries, *start, self.rollouts.splits)
 
     async def publish_and_wait(self) -> None:
         """Publish the entries; return when every ingress routes by them."""

@@ -247,7 +247,7 @@ class RepositoryManager:
         lifecycle = self.lifecycle
         lost = await recover(lifecycle, self._catalog, self._overrides, self._ingress, self._spawn)
         # A restart of the manager must not make the server unready.
-        self.lifecycle.initialised = bool(self.lifecycle.entries)
+        self.lifecycle.initialised = self.lifecycle.all_loaded = bool(self.lifecycle.entries)
         self._follow_nodes()
         await self._on_demand.start(self._catalog, lambda: applications.routed_ensembles(*self._ingress))
         await self.lifecycle.publish()
@@ -282,8 +282,8 @@ class RepositoryManager:
             await asyncio.gather(*(self.lifecycle.load_quietly(name) for name in names))
         finally:
             progress.cancel()
-        started = {*startup, *names}  # not those that clients load meanwhile, which may fail, or take longer
-        self.lifecycle.all_loaded = all(e.loaded for e in self.lifecycle.effective if e.name in started)
+        # Not those that clients load meanwhile, which may fail, or take longer.
+        self.lifecycle.start_names = frozenset({*startup, *names})
         # An ingress that says "ready" speaks for all: others may share its port, or stand behind a balancer.
         await self.lifecycle.publish_and_wait()
         self.lifecycle.initialised = True

@@ -136,7 +136,10 @@ class RoutedInferenceService:
         table = self._router.table
         if self._exiting or self.cluster_fault or not table.initialised:
             return False
-        if not self._settings.repository.strict_readiness:
+        repository = self._settings.repository
+        if repository.exit_on_error and not table.all_loaded:  # the program is about to exit
+            return False
+        if not repository.strict_readiness:
             return True
         return table.all_ready and all(map(self._router.available, table.ready))
 

@@ -86,7 +86,7 @@ class FakeRouter:
     """Routes by `table` to nobody; `out` are applications without a connected replica."""
 
     def __init__(self, *entries: VersionEntry, initialised: bool = True) -> None:
-        self.table = RoutingTable(1, initialised, entries)
+        self.table = RoutingTable(1, initialised, entries, all_loaded=initialised)
         self.out: set[str] = set()
         self.pools: dict[str, FakePool] = {}
         self.calls: list[FakeCall] = []

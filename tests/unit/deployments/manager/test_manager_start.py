@@ -24,3 +24,13 @@ async def test_a_load_of_a_client_during_the_start_does_not_fail_the_start(bench
     assert made.table.initialised and made.table.all_loaded
     bench.serve.gates["coming"].set()
     await loading
+
+
+async def test_start_is_whole_once_the_model_that_failed_is_mended(bench: Bench) -> None:
+    bench.add("good")
+    bench.add("odd", "no configuration")
+    made = await bench.start_explicit("good", "odd")
+    assert made.table.initialised and not made.table.all_loaded
+    bench.add("odd")
+    await made.load("odd", None, {})
+    assert made.table.all_loaded

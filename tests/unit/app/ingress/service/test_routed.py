@@ -72,6 +72,14 @@ def test_not_ready_before_the_start_up_is_over() -> None:
         assert service.live() and not service.ready()
 
 
+@pytest.mark.parametrize(("exit_on_error", "expected"), [(True, False), (False, True)])
+def test_not_ready_when_a_failed_start_ends_the_program(exit_on_error: bool, expected: bool) -> None:
+    router = FakeRouter()
+    router.table = RoutingTable(1, initialised=True, all_loaded=False)
+    settings = ServerSettings(repository=RepositorySettings(exit_on_error=exit_on_error))
+    assert service_of(router, settings).ready() is expected
+
+
 async def test_neither_live_nor_ready_after_a_failed_start() -> None:
     router = FakeRouter(initialised=False)
     router.table = RoutingTable(1, failed=True)
