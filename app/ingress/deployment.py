@@ -24,6 +24,7 @@ from app.core.private_files import private_root
 from app.core.tensors import InferRequest
 from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.cluster_report import ClusterReport
 from app.ingress.exit_report import ExitReport
 from app.ingress.fronts import Front, open_fronts
 from app.ingress.metrics.ingress_families import FrontReading, IngressReading
@@ -211,27 +212,14 @@ class Ingress:
     def _cluster_health(self) -> list[ClusterHealth]:
         manager = actor_part("the repository manager", self._manager.process)
         many_nodes = self._settings.cluster.channel_address == NODE_ADDRESS
-        return server_health(manager, many_nodes, self._on_cluster_fault, _on_distant_fault)
-
-    def _on_cluster_fault(self, fault: str) -> None:
-        if fault:
-            logger.error("not ready: %s", fault)
-        else:
-            logger.info("ready again")
-        self._service.cluster_fault = fault
+        report = ClusterReport(self._service)
+        return server_health(manager, many_nodes, report.unready, report.degraded)
 
     def _on_table(self, table: RoutingTable) -> None:
         self._observer.apply(table.live)
         if table.live is not None:
             self._router.broadcast_control("log", msgspec.to_builtins(table.live.log))
         self._routing.set()
-
-
-def _on_distant_fault(fault: str) -> None:
-    if fault:
-        logger.error("models are served, but not loaded, unloaded or replaced: %s", fault)
-    else:
-        logger.info("models are loaded, unloaded and replaced again")
 
 
 def _region_directory(key: bytes) -> str:
