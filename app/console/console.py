@@ -54,11 +54,15 @@ class Console:
         """Print what has become of the start, behind the table of the models, which the manager prints.
 
         Returns:
-            Whether the server goes on: every model of the start is loaded, or `--exit-on-error` is off.
+            Whether the server goes on: every model of the start is loaded, or `--exit-on-error` is off; and
+            Vertex AI, if it is served, has its model.
         """
         if self._settings.repository.exit_on_error and not table.all_loaded:
             time.sleep(_OUTPUT_S)  # the reasons, of all replicas, come first
             print(messages.failed(table, self._log_path), file=sys.stderr, flush=True)
+            return False
+        if fault := messages.platform_fault(self._settings, table):
+            print(fault, file=sys.stderr, flush=True)
             return False
         self._table_printed.wait(_OUTPUT_S)
         _say(messages.ready(self._settings, table, self._seconds, self._log_path, os.getpid()))

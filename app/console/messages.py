@@ -57,6 +57,17 @@ def failed(table: RoutingTable, log: str) -> str:
     return "\n".join([error, *where, hint, *_unready(table)])
 
 
+def platform_fault(settings: ServerSettings, table: RoutingTable) -> str:
+    """Return why the front for Vertex AI cannot serve these models; "" if it can, or is off."""
+    if not settings.clouds.allow_vertex_ai:
+        return ""
+    try:
+        settings.clouds.vertex_ai_model({entry.name for entry in table.ready})
+    except ValueError as error:
+        return f"error: failed to start Vertex AI service: Invalid argument - {error}"
+    return ""
+
+
 def http_url(settings: ServerSettings) -> str:
     """Return the address of the HTTP API for a client here; "" for none, or a port yet to choose."""
     http = settings.http

@@ -1,7 +1,7 @@
 """Settings of the fronts for SageMaker and Vertex AI: flags, and what these platforms say by environment."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated as A
 from typing import Any, Final
 
@@ -70,6 +70,24 @@ class CloudSettings(msgspec.Struct, frozen=True, kw_only=True):
             name: msgspec.structs.replace(plain, enabled=enabled, port=port)
             for name, (enabled, port) in fronts.items()
         }
+
+    def vertex_ai_model(self, ready: Collection[str]) -> str:
+        """Return the model of Vertex AI's predictions.
+
+        Args:
+            ready: the names of the models that are ready.
+
+        Raises:
+            ValueError: it is not ready, or none is named and not exactly one is ready.
+        """
+        model = self.vertex_ai_default_model
+        if model and model not in ready:
+            raise ValueError(f"Expect the default model '{model}' is loaded")
+        if not model and len(ready) != 1:
+            raise ValueError(
+                "Expect the model repository contains only a single model if default model is not specified"
+            )
+        return model or next(iter(ready))
 
     @property
     def safe_ports(self) -> tuple[int, int] | None:

@@ -6,6 +6,8 @@ and tokens are the same.
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from app.core.errors import invalid_arg
@@ -35,12 +37,13 @@ class VertexAiFront(PlatformFront):
     name = "vertex-ai"
     service = "Vertex AI service connections"
     binary = media_type("vertex-ai")
-    _only_model = ""
+    _model = ""
+    """The model of predictions, once it is known to be there."""
 
     def route(self, head: RequestHead) -> Route:
         """Return the route of a request."""
         if head.path == self._clouds.vertex_ai_health:
-            return super().route(v2_head(head, "/v2/health/ready", self.binary))
+            return _FoundRoute(self, partial(self.find_health, head))
         if head.path != self._clouds.vertex_ai_predict:
             return FixedRoute(400, b"", b"")
         redirect = head.get(_REDIRECT)
@@ -48,42 +51,45 @@ class VertexAiFront(PlatformFront):
             return self._redirected(head, redirect)
         if self._clouds.vertex_ai_default_model:
             return self.inference(head, self._clouds.vertex_ai_default_model)
-        return _OnlyModelRoute(self, head)
+        return _FoundRoute(self, partial(self.find_inference, head))
 
     def inference(self, head: RequestHead, model: str) -> Route:
         """Return the route of a prediction by a model."""
         return self.v2(head, f"/v2/models/{model}/infer")
 
-    async def only_model(self) -> str:
-        """Return the model of the repository.
+    def run(self, exchange: Exchange, body: memoryview, find: Callable[[], Awaitable[Route]]) -> None:
+        """Answer by a route that is found first."""
+        task = asyncio.get_running_loop().create_task(_answer(exchange, body, find))
+        self._context.tasks.add(task)
+        task.add_done_callback(self._context.tasks.discard)
+
+    async def find_health(self, head: RequestHead) -> Route:
+        """Return the route of a health check.
+
+        Raises:
+            InferError: INVALID_ARG, the server has started without the model of predictions.
+        """
+        if not self._model and self._context.service.ready():  # not before: the models may be loading
+            await self._find_model()
+        return super().route(v2_head(head, "/v2/health/ready", self.binary))
+
+    async def find_inference(self, head: RequestHead) -> Route:
+        """Return the route of a prediction by the only model.
 
         Raises:
             InferError: INVALID_ARG unless exactly one is ready.
         """
-        if not self._only_model:
-            index = await self._context.service.repository_index(ready=True)
-            names = {model.name for model in index.models}
-            if len(names) != 1:
-                raise invalid_arg(
-                    "Expect the model repository contains only a single model if default model is not "
-                    "specified"
-                )
-            self._only_model = names.pop()
-        return self._only_model
+        return self.inference(head, self._model or await self._find_model())
 
-    def run(self, exchange: Exchange, head: RequestHead, body: memoryview) -> None:
-        """Answer a prediction by the only model."""
-        task = asyncio.get_running_loop().create_task(self._predict(exchange, head, body))
-        self._context.tasks.add(task)
-        task.add_done_callback(self._context.tasks.discard)
-
-    async def _predict(self, exchange: Exchange, head: RequestHead, body: memoryview) -> None:
+    async def _find_model(self) -> str:
+        index = await self._context.service.repository_index(ready=True)
         try:
-            route = self.inference(head, await self.only_model())
-            if not exchange.closed:
-                route.start(exchange, body)
-        except Exception as error:
-            exchange.fail(error)
+            model = self._clouds.vertex_ai_model({model.name for model in index.models})
+        except ValueError as error:
+            raise invalid_arg(str(error)) from error
+        if self._context.service.ready():
+            self._model = model
+        return model
 
     def _redirected(self, head: RequestHead, target: str) -> Route:
         if head.method != "POST":
@@ -98,11 +104,20 @@ class VertexAiFront(PlatformFront):
         return self.v2(head, f"/{target}", "GET") if _READ.fullmatch(target) else FixedRoute(400, b"", b"")
 
 
-class _OnlyModelRoute:
-    def __init__(self, front: VertexAiFront, head: RequestHead) -> None:
+async def _answer(exchange: Exchange, body: memoryview, find: Callable[[], Awaitable[Route]]) -> None:
+    try:
+        route = await find()
+        if not exchange.closed:
+            route.start(exchange, body)
+    except Exception as error:
+        exchange.fail(error)
+
+
+class _FoundRoute:
+    def __init__(self, front: VertexAiFront, find: Callable[[], Awaitable[Route]]) -> None:
         self._front = front
-        self._head = head
+        self._find = find
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
-        """Find the model, then answer."""
-        self._front.run(exchange, self._head, body)
+        """Find the route, then answer by it."""
+        self._front.run(exchange, body, self._find)

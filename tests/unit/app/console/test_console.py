@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from app.console import console
@@ -13,9 +14,11 @@ from app.console.console import Console
 from app.console.server_record import running_servers
 from app.ray_adapter.worker_output import WorkerOutput
 from app.routing.table import RoutingTable
+from app.settings.clouds import CloudSettings
 from app.settings.cluster import ClusterSettings
 from app.settings.settings import RepositorySettings, ServerSettings
 from deployments.manager.load_messages import status_table
+from tests.unit.app.routing_fakes import entry
 from tests.waiting import block_until
 
 SETTINGS = ServerSettings(repository=RepositorySettings(paths=("/models",)))
@@ -122,3 +125,22 @@ def test_failed_start_of_ray_prints_no_progress(capsys: pytest.CaptureFixture[st
     with pytest.raises(OSError), Console(SETTINGS).ray_start():
         raise OSError
     assert "Ray runs" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "fault"),
+    [
+        ("other", "Expect the default model 'other' is loaded"),
+        ("", "contains only a single model"),
+        ("m", ""),
+    ],
+)
+def test_start_without_the_model_of_vertex_ai_ends(
+    model: str, fault: str, at_exit: list[Callable[..., object]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clouds = CloudSettings(allow_vertex_ai=True, vertex_ai_default_model=model)
+    made = Console(msgspec.structs.replace(SETTINGS, clouds=clouds))
+    table = RoutingTable(1, True, (entry("m"), entry("n")), all_loaded=True)
+    assert made.ended(table) is not bool(fault)
+    told = capsys.readouterr().err
+    assert fault in told and ("failed to start Vertex AI service" in told) is bool(fault)

@@ -21,7 +21,7 @@ class OneModel(FakeService):
     """Serves one model."""
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
-        assert ready
+        self.indexed.append(ready)
         return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(name="identity")])
 
 
@@ -34,13 +34,32 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def vertex_ai(fronts: Fronts) -> Iterator[Ask]:
     port = free_port()
-    with fronts(allow_vertex_ai=True, vertex_ai_port=port, vertex_ai_default_model="identity"):
+    given: Any = {"vertex_ai_port": port, "vertex_ai_default_model": "identity"}
+    with fronts(service=OneModel(), allow_vertex_ai=True, **given):
         yield lambda *arguments, **options: ask(port, *arguments, **options)
 
 
 def test_health_asks_whether_the_server_is_ready(vertex_ai: Ask) -> None:
     assert vertex_ai("GET", HEALTH).status == 200
     assert vertex_ai("GET", "/v2/health/ready")[::2] == (400, b"")
+
+
+def test_health_is_that_of_a_server_without_its_model_once_the_start_is_over(fronts: Fronts) -> None:
+    port, service = free_port(), FakeService()
+    with fronts(service=service, allow_vertex_ai=True, vertex_ai_port=port, vertex_ai_default_model="gone"):
+        answer = ask(port, "GET", HEALTH)
+        service.is_ready = False
+        assert ask(port, "GET", HEALTH)[::2] == (400, b"")
+    assert (answer.status, answer.document["error"]) == (400, "Expect the default model 'gone' is loaded")
+
+
+def test_a_model_that_is_unloaded_later_leaves_the_server_ready(fronts: Fronts) -> None:
+    port, service = free_port(), FakeService()
+    with fronts(service=service, allow_vertex_ai=True, vertex_ai_port=port, vertex_ai_default_model="b"):
+        assert ask(port, "GET", HEALTH).status == 200
+        service.indexed.clear()
+        assert ask(port, "GET", HEALTH).status == 200
+        assert not service.indexed
 
 
 def test_predictions_are_inferences_of_the_default_model(vertex_ai: Ask) -> None:
@@ -93,9 +112,10 @@ def test_a_header_reaches_nothing_else(vertex_ai: Ask, target: str, status: int)
 
 
 def test_the_only_model_is_the_default_one(fronts: Fronts) -> None:
-    port = free_port()
-    with fronts(service=OneModel(), allow_vertex_ai=True, vertex_ai_port=port):
+    port, service = free_port(), OneModel()
+    with fronts(service=service, allow_vertex_ai=True, vertex_ai_port=port):
         assert ask(port, "POST", PREDICT, JSON_INFER).document["outputs"][0]["data"] == [1.0, 2.0]
+    assert service.indexed == [True]
 
 
 def test_several_models_need_a_default_one(fronts: Fronts) -> None:
