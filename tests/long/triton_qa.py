@@ -48,7 +48,7 @@ _WITHOUT_GPU: Final = {
     ),
 }
 """What is replaced in files of `qa/`: kinds of instances, numpy 1's names and devices."""
-_OPEN: Final = "--http-address=0.0.0.0 --grpc-address=0.0.0.0 --allow-client-shm=true"
+_OPEN: Final = "--http-address=0.0.0.0 --grpc-address=0.0.0.0"
 """tritonserver's defaults, which are not this server's."""
 _STAND_INS: Final = {
     "python3": 'exec {python} "$@"',
@@ -75,6 +75,19 @@ _GENERATED: Final = {
     "qa_ensemble_model_repository/qa_sequence_model_repository": "gen_qa_sequence_models.py --ensemble",
 }
 """Repositories of models, and the script in `qa/common` that makes each."""
+_EXAMPLES: Final = ("simple", "simple_dyna_sequence", "simple_identity", "simple_sequence", "simple_string")
+_STAGED: Final = {
+    "docs/examples/model_repository": {
+        "L0_http": _EXAMPLES,
+        "L0_grpc": (*_EXAMPLES, "simple_int8"),
+        **dict.fromkeys(("L0_shared_memory", "L0_https", "L0_secure_grpc"), ("simple",)),
+    },
+    "src/test/models": {
+        "L0_decoupled": ("repeat_int32", "square_int32"),
+        "L0_grpc_state_cleanup": ("repeat_int32",),
+    },
+}
+"""Models that the image of the suites has in `SUITE/models`, by where they are in the repository."""
 _IR_VERSION: Final = 10
 """Of the generated models: the newest that ONNX writes may be newer than ONNX Runtime reads."""
 _UNSHARE: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -126,6 +139,7 @@ class QA:
         partial = self.work / "partial"
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(source, partial / "qa")
+        stage(source.parent, partial / "qa")
         adapt(partial / "qa", self._data)
         self._write_programs()
         self._generate(partial / "qa" / "common")
@@ -193,6 +207,14 @@ class QA:
         if nested:  # where others set it themselves
             names["MODELDIR"] = str(folder.parent)
         return {**os.environ, **names}
+
+
+def stage(repository: Path, qa: Path) -> None:
+    """Copy the models that suites have from elsewhere in the repository."""
+    for place, suites in _STAGED.items():
+        for suite, models in suites.items():
+            for model in models:
+                shutil.copytree(repository / place / model, qa / suite / "models" / model, dirs_exist_ok=True)
 
 
 def adapt(qa: Path, data: Path) -> None:
