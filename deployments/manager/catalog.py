@@ -164,9 +164,10 @@ class PollFailure(InferError):
 
 
 def poll_failure(name: str, error: InferError) -> PollFailure:
-    """Log why a model cannot be read, and return Triton's error with the reason."""
+    """Log why a model cannot be read; return Triton's error, INTERNAL unless a later try may succeed."""
     logger.error("Poll failed for model directory '%s': %s", name, error.message)
-    return PollFailure(error.code, f"{_unpolled(name)}: {error.message}")
+    code = error.code if error.code is ErrorCode.UNAVAILABLE else ErrorCode.INTERNAL
+    return PollFailure(code, f"{_unpolled(name)}: {error.message}")
 
 
 def _unpolled(name: str) -> str:
@@ -303,7 +304,7 @@ class Catalog:
         if entry is None:
             logger.error("failed to poll model '%s': model not found in any model repository.", name)
             raise PollFailure(ErrorCode.INTERNAL, _unpolled(name))
-        if bundle is None and not override:
+        if bundle is None and override is None:
             override = self.overrides.current(entry.identifier, fingerprint(entry))
         try:
             config = self._configuration(entry, override)
@@ -356,7 +357,7 @@ class Catalog:
 
     def _declared(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
         auto_complete = not self._settings.repository.disable_auto_complete_config
-        if not override:
+        if override is None:
             return model_files.read_config(entry, self._settings.repository.config_name, auto_complete)
         return model_files.complete_config(entry, parse_config_json(override))
 

@@ -101,7 +101,7 @@ class Requests:
 
     async def _load_files(self, name: str, config: str | None, files: Mapping[str, bytes]) -> str:
         try:
-            if not config:
+            if config is None:
                 raise invalid_arg("Load parameter 'config' must be specified for model file override")
             bundle = await asyncio.to_thread(self._files.open, name, files)
         except InferError as error:

@@ -130,6 +130,7 @@ def test_config_override_replaces_the_file(repository: Path) -> None:
 
 OVERRIDES = [
     ("{", "Invalid config override: "),
+    ("", "Invalid config override: "),
     ('{"no_such_field": 1}', "Invalid config override: "),
     (
         '{"name": "other", "backend": "identity"}',
@@ -148,6 +149,7 @@ def test_bad_config_override_is_refused(repository: Path, text: str, expected: s
     error = refusal(lambda: catalog_of(repository).candidate("m", text))
     assert error.message.startswith("failed to load 'm', failed to poll from model repository: ")
     assert expected in error.message
+    assert error.code is ErrorCode.INTERNAL
 
 
 def test_startup_models_by_control_mode(repository: Path) -> None:
