@@ -9,7 +9,7 @@ from app.core.statistics import Statistics
 from backends.base import Model
 from deployments.scheduling.admission import Admission
 from deployments.scheduling.base import DirectScheduler, Scheduler
-from deployments.scheduling.dynamic.configured import dynamic_scheduler
+from deployments.scheduling.dynamic.configured import dynamic_scheduler, has_queue_policy
 from deployments.scheduling.dynamic.serve_batch import MakeBatched, serve_batched
 from deployments.scheduling.queue import RequestQueue
 from deployments.scheduling.sequence.scheduler import SequenceScheduler
@@ -47,7 +47,7 @@ def _direct(model: Model, spec: ModelSpec, statistics: Statistics, batched: Make
 
 
 def _dynamic(model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched) -> Scheduler:
-    if model.config.max_batch_size < 2:
+    if model.config.max_batch_size < 2 and not has_queue_policy(model.config.dynamic_batching):
         return _direct(model, spec, statistics, batched)
     admission = _admission(model, spec, model.config.max_batch_size)
     return dynamic_scheduler(model, spec, statistics, batched, admission)

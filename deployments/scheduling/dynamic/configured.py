@@ -21,22 +21,30 @@ from deployments.spec import ModelSpec
 def dynamic_scheduler(
     model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched, admission: Admission
 ) -> DynamicScheduler:
-    """Make the scheduler of a model with `dynamic_batching` and a max_batch_size above 1.
+    """Make the scheduler of a model with `dynamic_batching`; without batches it has a queue policy.
 
     Raises:
         InferError: the custom batching strategy cannot be loaded.
     """
     config = model.config
     batching = config.dynamic_batching
+    max_rows = max(config.max_batch_size, 1)
     return DynamicScheduler(
         statistics,
         request_queue(batching, spec, admission),
-        batch_policy(config.max_batch_size, batching),
-        ServeBatch(config.max_batch_size, batched),
+        batch_policy(max_rows, batching),
+        ServeBatch(max_rows, batched),
         shape_key=make_shape_key(config),
         strategy=find_strategy(model, Path(spec.backend_directory) if spec.backend_directory else None),
         ordered=spec.max_pending_requests if batching.preserve_ordering else 0,
         start_threshold=delay_scheduler(),
+    )
+
+
+def has_queue_policy(batching: mc.ModelDynamicBatching) -> bool:
+    """Return whether a configuration says what holds without batches too."""
+    return bool(
+        batching.preserve_ordering or batching.priority_levels or batching.HasField("default_queue_policy")
     )
 
 

@@ -37,7 +37,7 @@ _NEVER: Final = sys.maxsize
 
 
 class DynamicScheduler(DirectScheduler):
-    """Used when the configuration has `dynamic_batching` and a max_batch_size above 1.
+    """Used when the configuration has `dynamic_batching`, and batches or a queue policy.
 
     Args:
         policy: sizes and delay.
@@ -72,7 +72,10 @@ class DynamicScheduler(DirectScheduler):
         self._execution_ns = 0
         self._executes_on_loop = False
         self._gathering = False
-        self._may_prepare = strategy is None and not ordered and not start_threshold and queue.in_order
+        as_arrived = strategy is None and not ordered and not start_threshold and queue.in_order
+        self._may_prepare = (
+            as_arrived and policy.max_rows > 1
+        )  # one alone gains nothing, and has left its queue
         self._prepare_at = _NEVER  # queued requests from which on a busy instance may get its next batch
         self._busy: InstanceThread | None = None
         self._prepared: Batch | None = None

@@ -19,10 +19,13 @@ from deployments.scheduling.sequence.requests import IterativeRequest, StatefulR
 from deployments.scheduling.sequence.scheduler import SequenceScheduler
 from deployments.scheduling.sequence.sequences import SequenceRequest
 from deployments.spec import ModelSpec
-from tests.unit.scheduling_fakes import Answers, FakeServeBatch, pending
+from tests.unit.scheduling_fakes import Answers, FakeServeBatch, offer, pending
 
 SPEC = ModelSpec("m", 1, "", b"", "m:1", "", bytes(32), "")
 STATE = 'state { input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: 1 }'
+
+
+POLICY = "default_queue_policy { max_queue_size: 2 }"
 
 
 def made(text: str, spec: ModelSpec = SPEC) -> Scheduler:
@@ -36,6 +39,14 @@ def made(text: str, spec: ModelSpec = SPEC) -> Scheduler:
     [
         ("max_batch_size: 8", DirectScheduler, QueuedRequest),
         ("dynamic_batching {}", DirectScheduler, QueuedRequest),
+        ("dynamic_batching { max_queue_delay_microseconds: 5 }", DirectScheduler, QueuedRequest),
+        (f"dynamic_batching {{ {POLICY} }}", DynamicScheduler, QueuedRequest),
+        ("dynamic_batching { preserve_ordering: true }", DynamicScheduler, QueuedRequest),
+        (
+            "dynamic_batching { priority_levels: 2 default_priority_level: 1 }",
+            DynamicScheduler,
+            QueuedRequest,
+        ),
         ("max_batch_size: 8 dynamic_batching {}", DynamicScheduler, QueuedRequest),
         ("sequence_batching {}", SequenceScheduler, SequenceRequest),
         (f"sequence_batching {{ {STATE} }}", SequenceScheduler, StatefulRequest),
@@ -47,6 +58,18 @@ def test_scheduling_choice_decides_scheduler_and_request_class(
 ) -> None:
     chosen = made(text)
     assert (type(chosen), chosen.request_class) == (scheduler, request_class)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+async def test_queue_policy_holds_without_batches(batch: int) -> None:
+    scheduler = made(f"max_batch_size: {batch} dynamic_batching {{ {POLICY} }}")
+    answers = Answers()
+    for name in "ab":
+        scheduler.submit(pending(answers, name))
+    with pytest.raises(InferError, match="Exceeds maximum queue size"):
+        scheduler.submit(pending(answers, "c"))
+    (instance,) = offer(scheduler)
+    assert [[request.infer.id for request in batch.requests] for batch in instance.batches] == [["a"]]
 
 
 def test_ensemble_has_no_scheduler() -> None:
