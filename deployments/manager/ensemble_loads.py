@@ -1,6 +1,7 @@
 """Loads the models that ensembles call, and tracks which were loaded only for an ensemble."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from deployments.manager.ensembles import (
 )
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
+
+logger = logging.getLogger(__name__)
 
 LoadStep = Callable[[str, tuple[str, ...]], Awaitable[None]]
 
@@ -96,6 +99,8 @@ class EnsembleLoads:
                 VersionEntry(candidate.name, version, ModelState.UNAVAILABLE, reason)
                 for version in candidate.versions
             ]
+        if limit := config.ensemble_scheduling.max_inflight_requests:
+            logger.info("Ensemble model '%s' configured with max_inflight_requests: %d", config.name, limit)
         encoded = config.SerializeToString(deterministic=True)
         return [
             VersionEntry(candidate.name, version, ModelState.READY, config=encoded, labels=labels)

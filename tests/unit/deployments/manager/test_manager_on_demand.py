@@ -1,6 +1,7 @@
 """Models on demand: listed at the start, loaded by a demand, evicted for another."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -138,6 +139,19 @@ async def test_an_ensemble_is_ready_and_a_demand_loads_what_it_calls(bench: Benc
         manager.table.resolve("e")
     await bring(manager, "e")
     assert bench.serve.deployed == ["a:1"]
+
+
+async def test_the_limit_of_an_ensembles_requests_is_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In Triton's words."""
+    caplog.set_level(logging.INFO, "deployments.manager")
+    bench.add("a", CONFIG + TENSORS)
+    bench.add("e", ENSEMBLE.replace("step [", "max_inflight_requests: 4 step ["))
+    bench.add("without", ENSEMBLE)
+    await begun(bench)
+    logged = [text for text in caplog.messages if "max_inflight_requests" in text]
+    assert logged == ["Ensemble model 'e' configured with max_inflight_requests: 4"]
 
 
 async def test_an_ensemble_of_described_models_needs_no_load_to_be_called(bench: Bench) -> None:
