@@ -1,6 +1,7 @@
 """One request of an ensemble in flight."""
 
 import asyncio
+import logging
 import time
 import uuid
 from collections import Counter, deque
@@ -21,6 +22,8 @@ from app.ensemble.graph import Step
 from app.ensemble.scope import Absent, TensorScope
 from app.routing.table import VersionEntry
 from app.transport.channel.client import no_sink
+
+logger = logging.getLogger(__name__)
 
 MAX_SCOPES: Final = 65536
 """Responses of decoupled steps within one request whose own outputs have not been sent yet."""
@@ -106,8 +109,9 @@ class EnsembleExecution:
                         if skipped:  # nothing will ever write its outputs, which may skip other steps
                             pending.append((inner, dict.fromkeys(step.outputs.values(), Absent.SKIPPED)))
         self._send_queued()
-        for each in touched:
-            self._respond(each)
+        known = [each for each in touched if self._is_to_be_answered(each)]
+        for each in known:
+            self._respond(each, each is known[-1])
         self._finish_if_idle()
 
     def _queue(self, step: Step, scope: TensorScope) -> bool:
@@ -220,14 +224,24 @@ class EnsembleExecution:
         written = {names[tensor.name]: tensor for tensor in response.outputs if tensor.name in names}
         self._add_tensors(scope, {**dict.fromkeys(names.values(), absent), **written})
 
-    def _respond(self, scope: TensorScope) -> None:
-        """Send the outputs of a scope once all of them are known."""
-        if self._done or not all(map(scope.is_set, self._graph.outputs)) or not scope.mark_answered():
+    def _is_to_be_answered(self, scope: TensorScope) -> bool:
+        """Return once that all outputs of a scope are known."""
+        return not self._done and all(map(scope.is_set, self._graph.outputs)) and scope.mark_answered()
+
+    def _respond(self, scope: TensorScope, is_last: bool) -> None:
+        """Send the outputs of a scope, with the end if nothing is left to do.
+
+        Clients of Triton rely on that: they need not ask for a response that only says that it is the last.
+        """
+        if self._done:
             return
         specs = self._entry.outputs
         present = [(name, scope.get(name)) for name in self._graph.outputs]
         outputs = tuple(_as_output(t, specs[name]) for name, t in present if t is not None)
-        if self._entry.decoupled:
+        if len(outputs) < len(present):
+            for name in (name for name, tensor in present if tensor is None):
+                logger.debug("Composing models did not output tensor %s", name)
+        if self._entry.decoupled and not (is_last and self._is_idle):
             self._deliver(self._sink, self._response(outputs, final=False))
             if scope is not self._root:
                 scope.detach()
@@ -235,9 +249,13 @@ class EnsembleExecution:
         else:
             self._finish(outputs)
 
+    @property
+    def _is_idle(self) -> bool:
+        return not self._calls and not self._queued
+
     def _finish_if_idle(self) -> None:
         """End if no call is in flight or queued: a decoupled ensemble is complete, any other is stuck."""
-        if self._done or self._calls or self._queued:
+        if self._done or not self._is_idle:
             return
         if self._entry.decoupled:
             self._finish(())
@@ -268,7 +286,7 @@ class EnsembleExecution:
             self._responded = True
             self._ensemble.statistics.record_first_response(time.monotonic_ns() - self._started_ns)
         version = str(self._entry.version)
-        is_end_of_stream = final and self._entry.decoupled
+        is_end_of_stream = final and self._entry.decoupled and not outputs
         parameters = {} if is_end_of_stream else _sequence_parameters(self._request)
         return InferResponse(self._entry.model, version, outputs, self._request.id, parameters, final)
 

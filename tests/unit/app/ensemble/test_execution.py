@@ -1,6 +1,7 @@
 """Requests of ensembles over models that answer when the test says so."""
 
 import gc
+import logging
 import weakref
 from typing import Any
 
@@ -165,6 +166,15 @@ class TestOutputLeftOutByAStep:
         (response,) = models.responses
         assert [output.name for output in response.outputs] == ["A"] and response.final
 
+    async def test_verbose_log_names_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        """In Triton's words."""
+        caplog.set_level(logging.DEBUG, "app.ensemble")
+        two = ensemble(step({"x": "IN"}, {"y": "A", "z": "B"}, "a"), outputs="A B")
+        models = Models(e=two, a=model(outputs="y z"))
+        models.infer(tensor())
+        models.take("a").answer(tensor("y"))
+        assert caplog.messages == ["Composing models did not output tensor B"]
+
     async def test_later_step_is_called_without_an_optional_input(self) -> None:
         config = ensemble(step({"x": "IN"}, {"y": "M"}, "a"), step({"x": "IN", "z": "M"}, {"y": "OUT"}, "b"))
         models = Models(e=config, a=model(), b=model("x z?"))
@@ -245,63 +255,6 @@ class TestOptionalInputs:
         models = Models(e=self.CONFIG, a=model("x z?"))
         models.infer(tensor(), tensor("EXTRA"))
         assert sorted(models.take("a").data) == ["x", "z"]
-
-
-class TestDecoupled:
-    CONFIG = ensemble(
-        step({"x": "IN"}, {"y": "MID"}, "d"),
-        step({"x": "IN"}, {"y": "SIDE"}, "a"),
-        step({"x": "MID", "z": "SIDE"}, {"y": "OUT"}, "b"),
-        more=DECOUPLED,
-        limit=2,
-    )
-
-    def models(self) -> Models:
-        return Models(e=self.CONFIG, d=model(more=DECOUPLED), a=model(), b=model("x z"))
-
-    async def test_each_response_runs_the_rest(self) -> None:
-        models = self.models()
-        models.infer(tensor(), id="3")
-        source = models.take("d")
-        source.answer(tensor("y", fill=1), final=False)
-        assert models.waiting() == ["a"]
-        models.take("a").answer(tensor("y", fill=9))
-        source.answer(tensor("y", fill=2), final=False)
-        assert models.waiting() == ["b", "b"]
-        assert [asked.data["x"][0] for asked in models.asked] == [1, 2]
-        assert [asked.data["z"][0] for asked in models.asked] == [9, 9]
-        source.answer(tensor("y", fill=3), final=False)
-        source.answer()
-        assert models.waiting() == ["b", "b"], "max_inflight_requests is 2"
-        models.asked.pop(1).answer(tensor("y", fill=22))
-        models.take("b").answer(tensor("y", fill=11))
-        models.take("b").answer(tensor("y", fill=33))
-        assert [(r.final, [o.data[0] for o in r.outputs]) for r in models.responses] == [
-            (False, [22]),
-            (False, [11]),
-            (False, [33]),
-            (True, []),
-        ]
-        assert models.runner.report(models.resolve("e")).success.count == 1
-
-    async def test_no_response_at_all(self) -> None:
-        models = self.models()
-        models.infer(tensor())
-        models.take("a").answer(tensor("y"))
-        models.take("d").answer()
-        assert [(r.final, r.outputs, r.failure) for r in models.responses] == [(True, (), None)]
-
-    async def test_an_error_after_a_response(self) -> None:
-        models = self.models()
-        models.infer(tensor())
-        models.take("a").answer(tensor("y"))
-        source = models.take("d")
-        source.answer(tensor("y"), final=False)
-        models.take("b").answer(tensor("y"))
-        source.answer(error=unavailable("broken"))
-        await turn()
-        assert [response.final for response in models.responses] == [False, True]
-        assert models.error == "in ensemble 'e', broken"
 
 
 class TestStatistics:
