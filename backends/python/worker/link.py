@@ -51,17 +51,19 @@ class CallLink(MessageSocket):
     ) -> tuple[Any, Payload]:
         """Do as `call`, for the JSON of a message; see `send_encoded`."""
         with self._calling:
+            self._set_timeout(timeout)
             self.send_encoded(text, again, buffers)
-            try:
-                self._socket.settimeout(
-                    timeout
-                )  # each time: an event loop makes what it watches non-blocking
-            except OSError as error:
-                raise LinkClosed(str(error)) from error
             try:
                 return self.take_reply()
             except TimeoutError as error:
                 raise TimeoutError(f"no reply within {timeout} s") from error
+
+    def _set_timeout(self, timeout: float | None) -> None:
+        """Have the next send and reply wait: an event loop makes a socket that it watches non-blocking."""
+        try:
+            self._socket.settimeout(timeout)
+        except OSError as error:
+            raise LinkClosed(str(error)) from error
 
     def take_reply(self, waits: bool = True) -> tuple[Any, Payload]:
         """Return the reply to the message that was sent last; see `call`.

@@ -172,6 +172,28 @@ def test_a_caller_receives_its_reply(buffers: list[bytes], call: tuple[CallLink,
     answering.join(30)
 
 
+def test_a_call_waits_for_room_though_a_loop_has_made_the_socket_non_blocking(
+    call: tuple[CallLink, MessageSocket],
+) -> None:
+    ours, theirs = call
+    ours._socket.setblocking(False)
+    filler = bytes(100_000)
+    with pytest.raises(LinkClosed):  # there is no room for another
+        for _ in range(1000):
+            ours.send({"do": "fill"}, [filler])
+
+    def answer() -> None:
+        while (received := theirs.receive()) is not None:
+            if received[0]["do"] == "execute":
+                theirs.send({"value": 3})
+                return
+
+    begun = threading.Timer(0.1, answer)
+    begun.start()
+    assert ours.call({"do": "execute"}, [filler], timeout=30)[0] == 3
+    begun.join(30)
+
+
 def test_calls_that_fail(call: tuple[CallLink, MessageSocket]) -> None:
     ours, theirs = call
     theirs.send({"error": failure_fields(not_found("nobody").failure)})
