@@ -1,7 +1,7 @@
 """Binary tensors as SageMaker and Vertex AI allow them: the length of the JSON part is in the content type.
 
-Their proxies pass a request's content type on, but no header of Triton's. Texts are tritonserver's
-(src/sagemaker_server.cc, src/vertex_ai_server.cc).
+Their proxies pass a request's content type on, but no header of Triton's. Responses of Vertex AI have the
+header all the same. Texts are tritonserver's (src/sagemaker_server.cc, src/vertex_ai_server.cc).
 """
 
 import re

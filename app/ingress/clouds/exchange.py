@@ -42,6 +42,16 @@ class PlatformExchange(Exchange):
         super().respond(status, platform_headers(headers, self._binary), parts)
 
 
+class PlainExchange(PlatformExchange):
+    """An exchange whose response is that of v2, as Vertex AI's: with a header of Triton's."""
+
+    __slots__ = ()
+
+    def respond(self, status: int, headers: bytes, parts: Sequence[Buffer]) -> None:
+        """Send a whole response."""
+        Exchange.respond(self, status, headers, parts)
+
+
 class MultiModelExchange(PlatformExchange):
     """An exchange of SageMaker's multi-model endpoints, which have statuses of their own."""
 

@@ -32,6 +32,8 @@ class PlatformFront(HttpFront):
 
     binary: ClassVar[str]
     """See `media_type`."""
+    exchange: ClassVar[type[PlatformExchange]] = PlatformExchange
+    """What gives the answers of v2 routes, unless another is asked for."""
 
     def __init__(
         self,
@@ -52,11 +54,11 @@ class PlatformFront(HttpFront):
         head: RequestHead,
         path: str,
         method: str = "",
-        exchange: type[PlatformExchange] = PlatformExchange,
+        exchange: type[PlatformExchange] | None = None,
     ) -> Route:
         """Return the route of the v2 request that a request stands for; see `v2_head`."""
         try:
             inner = v2_head(head, path, self.binary, method)
         except InferError as error:
             return FixedRoute(http_status(error), JSON_HEADERS, encode_error(error.message))
-        return PlatformRoute(super().route(inner), self.binary, exchange)
+        return PlatformRoute(super().route(inner), self.binary, exchange or self.exchange)

@@ -13,6 +13,7 @@ from typing import Final
 from app.core.errors import invalid_arg
 from app.ingress.access.guard import Ask
 from app.ingress.clouds.content_type import media_type, v2_head
+from app.ingress.clouds.exchange import PlainExchange
 from app.ingress.clouds.front import PlatformFront
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
 from app.ingress.metrics.front import MetricsRoute
@@ -37,6 +38,7 @@ class VertexAiFront(PlatformFront):
     name = "vertex-ai"
     service = "Vertex AI service connections"
     binary = media_type("vertex-ai")
+    exchange = PlainExchange
     _model = ""
     """The model of predictions, once it is known to be there."""
 

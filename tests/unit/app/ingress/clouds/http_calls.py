@@ -15,6 +15,7 @@ class Answer(NamedTuple):
     status: int
     content_type: str
     body: bytes
+    json_length: str = ""
 
     @property
     def document(self) -> Any:
@@ -29,7 +30,8 @@ def ask(
     try:
         connection.request(method, path, body, dict(headers or {}))
         response = connection.getresponse()
-        return Answer(response.status, response.getheader("Content-Type", ""), response.read())
+        length = response.getheader("Inference-Header-Content-Length", "")
+        return Answer(response.status, response.getheader("Content-Type", ""), response.read(), length)
     finally:
         connection.close()
 
@@ -46,10 +48,14 @@ def binary_infer(platform: str, array: np.ndarray) -> tuple[bytes, dict[str, str
     return header + array.tobytes(), {"Content-Type": kind}
 
 
-def binary_output(answer: Answer, platform: str) -> list[float]:
-    """Return the values of the binary output of an answer."""
-    prefix = f"application/vnd.{platform}-triton.binary+json;json-header-size="
-    assert answer.content_type.startswith(prefix)
-    length = int(answer.content_type.removeprefix(prefix))
-    assert json.loads(answer.body[:length])["outputs"][0]["name"] == "OUTPUT0"
-    return [*map(float, np.frombuffer(answer.body[length:], np.float32))]
+def binary_output(answer: Answer, platform: str = "") -> list[float]:
+    """Return the values of the binary output of an answer, in the format of v2 unless of a platform."""
+    kind, length = answer.content_type, answer.json_length
+    if platform:
+        prefix = f"application/vnd.{platform}-triton.binary+json;json-header-size="
+        assert kind.startswith(prefix) and not length
+        length = kind.removeprefix(prefix)
+    else:
+        assert kind == "application/octet-stream"
+    assert json.loads(answer.body[: int(length)])["outputs"][0]["name"] == "OUTPUT0"
+    return [*map(float, np.frombuffer(answer.body[int(length) :], np.float32))]

@@ -66,7 +66,7 @@ def test_predictions_are_inferences_of_the_default_model(vertex_ai: Ask) -> None
     answer = vertex_ai("POST", PREDICT, JSON_INFER)
     assert answer.status == 200 and answer.document["outputs"][0]["data"] == [1.0, 2.0]
     body, headers = binary_infer("vertex-ai", np.array([[7]], np.float32))
-    assert binary_output(vertex_ai("POST", PREDICT, body, headers), "vertex-ai") == [7.0]
+    assert binary_output(vertex_ai("POST", PREDICT, body, headers)) == [7.0]
     assert vertex_ai("GET", PREDICT).status == 405
 
 
