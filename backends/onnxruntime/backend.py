@@ -79,7 +79,9 @@ class _Loaded:
             for output in signature.outputs
             if not io.outputs[output.name].shape and not signature.batched
         }
-        self.is_plain = not (self.strings or self.bfloats or self.scalar_inputs or self.scalar_outputs)
+        gives_strings = any(tensor.config_type == "TYPE_STRING" for tensor in io.outputs.values())
+        special = self.strings or gives_strings or self.bfloats or self.scalar_inputs or self.scalar_outputs
+        self.is_plain = not special
         self.bound: BoundRuns | None = None
 
 

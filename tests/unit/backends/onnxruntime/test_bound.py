@@ -100,3 +100,14 @@ def test_large_tensors_are_not_bound(tmp_path: Path) -> None:
     assert sums(first) == sums(second) == [2]
     assert not is_bound(served.instance, *infer(arrays).inputs)
     served.close()
+
+
+def test_outputs_of_strings_are_not_bound(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Cast", ["I"], ["O"], to=TensorProto.STRING)]
+    tensors = ("I", TensorProto.INT64, ("n",)), ("O", TensorProto.STRING, ("n",))
+    head, output, tail = one("TYPE_INT64", "dims: -1", 0).partition("output")
+    text = head + output + tail.replace("TYPE_INT64", "TYPE_STRING")
+    served = serve(text, save(tmp_path, nodes, [tensors[0]], [tensors[1]]))
+    for _ in range(2):
+        assert vector(served, (1, 20)).arrays["O"].tolist() == [b"1", b"20"]
+    served.close()
