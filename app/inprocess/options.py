@@ -95,6 +95,7 @@ class Options:
             "load_model": self.startup_models,
             "disable_auto_complete_config": self.strict_model_config,
             "rate_limit": "execution_count" if execution_count else "off",
+            "exit_on_error": self.exit_on_error,
             "strict_readiness": self.strict_readiness,
             "exit_timeout_secs": self.exit_timeout,
             "model_load_thread_count": self.model_load_thread_count,
