@@ -73,9 +73,8 @@ class DynamicScheduler(DirectScheduler):
         self._executes_on_loop = False
         self._gathering = False
         as_arrived = strategy is None and not ordered and not start_threshold and queue.in_order
-        self._may_prepare = (
-            as_arrived and policy.max_rows > 1
-        )  # one alone gains nothing, and has left its queue
+        # A batch of one gains nothing by it, and would leave its queue too early.
+        self._may_prepare = as_arrived and policy.max_rows > 1
         self._prepare_at = _NEVER  # queued requests from which on a busy instance may get its next batch
         self._busy: InstanceThread | None = None
         self._prepared: Batch | None = None
