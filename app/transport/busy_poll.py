@@ -10,15 +10,11 @@ import os
 from time import monotonic_ns
 from typing import Final
 
+from app.core.cpus import available_cpus
+
 _MOST_FAILURES: Final = 8
 """After so many that were in vain, one of 2 ** 8 waits polls: less than 1 us of a wait."""
 _yield_processor: Final = getattr(os, "sched_yield", lambda: None)
-
-
-def can_poll() -> bool:
-    """Whether this process may use a second processor, without which it would keep its peer from its own."""
-    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return len(processors) > 1
 
 
 class BusyPoll:
@@ -35,7 +31,9 @@ class BusyPoll:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_us: int) -> None:
         self._loop = loop
-        self._limit_ns = limit_us * 1000 if can_poll() else 0
+        self._limit_ns = limit_us * 1000
+        if available_cpus() < 2:  # polling would keep the peer from its processor
+            self._limit_ns = 0
         self._ends_ns = 0  # 0 while nothing is expected
         self._scheduled = False
         self._failures = 0

@@ -6,9 +6,10 @@ Names, values and texts are those of Triton's OpenVINO backend (src/openvino.cc)
 from collections.abc import Mapping
 from typing import Any, Final
 
+from app.core.cpus import available_cpus
 from app.core.errors import invalid_arg
 from backends.base import Model
-from backends.cpus import available_cpus, threads_per_instance
+from backends.cpus import threads_per_instance
 
 Properties = dict[str, Any]
 

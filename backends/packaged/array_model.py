@@ -14,7 +14,7 @@ from weakref import WeakSet
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from backends.cpus import available_cpus
+from app.core.cpus import available_cpus
 
 Array = Any
 

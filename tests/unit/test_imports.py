@@ -86,7 +86,7 @@ app.tools.perf.command: app.tools app.tools.perf app.tools.perf.generator app.to
     nereid_client
 app.tools.perf.generator: nereid_client
 app.tools.perf.report: app.tools.perf app.tools.perf.generator
-app.transport:
+app.transport: app.core
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
 app.transport.memory: app.core app.native app.transport
 app.transport.wire: app.core app.native app.transport app.transport.memory
@@ -98,7 +98,7 @@ backends.fil: app.core app.core.config backends backends.onnxruntime
 backends.hosted: app.core backends backends.python.execution backends.python.worker
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
 backends.openvino: app.core app.core.config backends
-backends.packaged: backends
+backends.packaged: app.core backends
 backends.packaged.dali: backends.packaged
 backends.packaged.llm: backends.packaged
 backends.packaged.paddle: backends.packaged

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import triton_python_backend_utils as pb_utils
 
+from app.core.cpus import available_cpus
 from app.core.private_files import private_root
-from backends.cpus import available_cpus
 
 try:
     import torch

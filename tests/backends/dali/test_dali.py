@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.core.cpus import available_cpus
 from app.core.errors import InferError
 from backends.base import Model
-from backends.cpus import available_cpus
 from tests.backends.packaged import serve_model, write_models
 from tests.unit.backend_harness import Served, config, infer
 

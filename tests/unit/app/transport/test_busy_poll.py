@@ -53,7 +53,7 @@ class Loop:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
-    monkeypatch.setattr(busy_poll, "can_poll", lambda: True)
+    monkeypatch.setattr(busy_poll, "available_cpus", lambda: 2)
     return Loop(monkeypatch)
 
 

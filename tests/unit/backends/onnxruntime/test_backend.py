@@ -14,11 +14,12 @@ onnx = pytest.importorskip("onnx")
 from google.protobuf import text_format  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
+from app.core.cpus import available_cpus  # noqa: E402
 from app.core.errors import ErrorCode, InferError  # noqa: E402
 from app.core.installation import install_command  # noqa: E402
 from app.core.tensors import Tensor  # noqa: E402
 from backends.base import Instance, Model  # noqa: E402
-from backends.cpus import available_cpus, threads_per_instance  # noqa: E402
+from backends.cpus import threads_per_instance  # noqa: E402
 from backends.onnxruntime.backend import OnnxRuntimeBackend  # noqa: E402
 from backends.onnxruntime.session import providers, session_options  # noqa: E402
 from tests.unit.backend_harness import Served, config, infer  # noqa: E402

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from app.core.cpus import available_cpus
 from app.core.errors import ErrorCode, InferError
 from backends.base import Instance, Model
-from backends.cpus import available_cpus
 from backends.tensorflow.options import (
     Accelerators,
     SessionSettings,
