@@ -44,4 +44,7 @@ def logging_restored() -> Iterator[None]:
             if handler not in kept:
                 handler.close()
         logger.handlers, logger.propagate = kept, True
-        logger.setLevel(logging.NOTSET)
+    for name in logging.root.manager.loggerDict:
+        if name.partition(".")[0] in PACKAGES:  # `nereid dev` silences one below a package
+            logging.getLogger(name).setLevel(logging.NOTSET)
+    logging.disable(logging.NOTSET)

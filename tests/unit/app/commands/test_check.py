@@ -1,8 +1,6 @@
 """`nereid check`."""
 
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +17,6 @@ STEP = """
 ensemble_scheduling { step { model_name: "%s" model_version: -1
   input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" } } }
 """
-
-
-@pytest.fixture(autouse=True)
-def logs_again() -> Iterator[None]:
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def add(repository: Path, name: str, config: str, **files: str | bytes) -> None:
