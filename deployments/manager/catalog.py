@@ -330,7 +330,7 @@ class Catalog:
         for mirror in self._mirrors:
             if mirror.directory in places:
                 mirror.refresh(name)
-        return [*layout.find(places, name), *self.registered.find(name, places)]
+        return self.registered.find(name, places) or layout.find(places, name)
 
     def _configuration(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
         for warning in entry.warnings:

@@ -32,6 +32,21 @@ async def test_a_registered_model_is_served_under_its_name(bench: Bench, tmp_pat
     assert "failed to poll" in (await load_error(made, "hash")).message, "unloaded, it is not registered"
 
 
+@pytest.mark.parametrize("folder", ["m", "model"])
+async def test_a_registered_model_goes_before_one_of_a_repository(
+    bench: Bench, tmp_path: Path, folder: str
+) -> None:
+    """As in Triton, which asks its registered models first."""
+    bench.add("m")
+    made = await bench.start_explicit("m")
+    add(tmp_path / "hash", folder, versions=(1, 2))
+    await register(made, "m", tmp_path / "hash" / folder)
+    assert await states(made) == [("m", "1", "UNAVAILABLE"), ("m", "2", "READY")]
+    await made.unload("m")
+    await load(made, "m")
+    assert ("m", "1", "READY") in await states(made), "unloaded, it is the repository's again"
+
+
 async def test_each_has_a_namespace_of_its_own(bench: Bench, tmp_path: Path) -> None:
     for name in ("one", "two"):
         add(tmp_path / name, "model")
