@@ -225,7 +225,7 @@ class EnsembleExecution:
         self._add_tensors(scope, {**dict.fromkeys(names.values(), absent), **written})
 
     def _is_to_be_answered(self, scope: TensorScope) -> bool:
-        """Return once that all outputs of a scope are known."""
+        """Whether all outputs of a scope are known now; true once for each scope, which is marked."""
         return not self._done and all(map(scope.is_set, self._graph.outputs)) and scope.mark_answered()
 
     def _respond(self, scope: TensorScope, is_last: bool) -> None:
@@ -238,8 +238,8 @@ class EnsembleExecution:
         specs = self._entry.outputs
         present = [(name, scope.get(name)) for name in self._graph.outputs]
         outputs = tuple(_as_output(t, specs[name]) for name, t in present if t is not None)
-        if len(outputs) < len(present):
-            for name in (name for name, tensor in present if tensor is None):
+        for name, tensor in present:
+            if tensor is None:
                 logger.debug("Composing models did not output tensor %s", name)
         if self._entry.decoupled and not (is_last and self._is_idle):
             self._deliver(self._sink, self._response(outputs, final=False))

@@ -96,18 +96,18 @@ class ProcessInstance:
     def send(self, requests: Sequence[Request], clock: Clocked) -> "BegunBatch | None":
         """Begin to execute a batch; None where that takes a while, or the process has ended."""
         numbered = self.process.number(requests)
+        begun = None
         try:
             message = encode_batch(numbered, self._texts)
             if sum(map(len, message.buffers)) <= _COPIED_AT_ONCE:
                 self._jobs.send_encoded(*message)
-                return BegunBatch(self, self._jobs, numbered, clock)
+                begun = BegunBatch(self, self._jobs, numbered, clock)
         except LinkClosed:
             pass
-        except BaseException:
-            self.process.forget(numbered)
-            raise
-        self.process.forget(numbered)
-        return None
+        finally:
+            if begun is None:
+                self.process.forget(numbered)
+        return begun
 
     def deliver(self, numbered: Mapping[int, Request], value: Any, payload: Payload, clock: Clocked) -> None:
         """Note what the process replied to a batch, and reply to its requests."""
