@@ -1,13 +1,10 @@
-"""Prompts that are read together, against each read alone; where transformers is."""
+"""Prompts that are read together, against each read alone."""
 
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-
-pytest.importorskip("transformers")
-
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
