@@ -69,7 +69,7 @@ class Generator:
         _allow_files(self._limit)
         first = self._job.concurrency or _FIRST_CONNECTIONS[self._job.endpoint.protocol]
         self._loop = asyncio.get_running_loop()
-        self._links = Links(self._loop, bool(self._job.concurrency), self._send_again)
+        self._links = Links(self._loop, self._send_again)
         self._announced = asyncio.Event()
         try:
             await self._open(min(first, self._limit))
@@ -92,6 +92,7 @@ class Generator:
         """Begin at a moment of the monotonic clock, in nanoseconds."""
         job = self._job
         moments = [start] * job.concurrency if job.arrivals is None else (job.arrivals + start).tolist()
+        self._links.alone = bool(job.concurrency)
         self._pacer = Pacer(self._loop, moments, self._arrive, self._links.serve)
         self._sweep()
 

@@ -1,9 +1,12 @@
 """Reads and writes of plain connections."""
 
+import asyncio
 from select import EPOLLIN
 from typing import Any
 
-from app.tools.perf.generator.plain import Link
+import pytest
+
+from app.tools.perf.generator.plain import Link, Links
 
 
 class FakeSocket:
@@ -46,3 +49,22 @@ def test_short_answers_are_read_into_little_memory_and_long_ones_in_few_reads() 
     asked, came = read(size=100_000, times=3)
     assert came == [16_384, 65_536, 18_080] and asked[1:] == [65_536] * 2
     assert read(size=200, times=1) == ([16_384], [200])
+
+
+@pytest.mark.parametrize(("alone", "waits"), [(False, [0]), (True, [0, 0.01])])
+def test_answers_are_awaited_beyond_the_next_tick_once_nothing_else_is_urgent(
+    alone: bool, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def poll(seconds: float) -> list[tuple[int, int]]:
+        asked.append(seconds)
+        return [] if seconds else [(-1, EPOLLIN)]
+
+    with asyncio.Runner() as runner:
+        links = Links(runner.get_loop(), after=lambda: None)
+        links.alone = alone
+        monkeypatch.setattr(links, "_poll", poll)
+        links._wake()
+        links.close()
+    assert asked == waits
