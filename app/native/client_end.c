@@ -53,7 +53,7 @@ static PyObject *submit(ClientEnd *self, PyObject *const *arguments, Py_ssize_t 
     }
     PyObject *request = arguments[0];
     int plain = is_plain(self, request);
-    PyObject *frame = plain <= 0 ? NULL : request_frame(end->messages, request, end->last_stream + 1, 0);
+    PyObject *frame = plain <= 0 ? NULL : request_frame(end->messages, end->connection, request, end->last_stream + 1, 0);
     if (frame == NULL)
         return none_if_left(NULL);
     PyObject *stream = PyLong_FromUnsignedLongLong(end->last_stream + 1);
@@ -130,7 +130,7 @@ static int response_received(End *end, const struct frame *frame)
     PyObject *response = response_of(end->messages, frame->meta, frame->meta_size, final ? Py_True : Py_False);
     if (response == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    PyObject *stream = PyLong_FromUnsignedLongLong(frame->stream);
+    PyObject *stream = view_shared(end, ANSWER, response) < 0 ? NULL : PyLong_FromUnsignedLongLong(frame->stream);
     PyObject *call = stream == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(end->table, stream));
     int handled = PyErr_Occurred() ? -1 : 1;
     if (call != NULL && Py_TYPE(call) != self->call)

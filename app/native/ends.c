@@ -85,6 +85,20 @@ int queue_frame(End *self, PyObject *frame)
     return scheduled == NULL ? -1 : 0;
 }
 
+int view_shared(End *self, enum struct_type type, PyObject *message)
+{
+    PyObject *tensors = field(self->messages, type, message, 2);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); i++) {
+        PyObject **data = (PyObject **)((char *)PyTuple_GET_ITEM(tensors, i) + self->messages->offsets[TENSOR][3]);
+        PyObject *view = PyTuple_CheckExact(*data) ? PyObject_CallMethod(self->connection, "view_shared", "(O)", *data)
+                                                   : Py_NewRef(*data);
+        if (view == NULL)
+            return -1;
+        Py_SETREF(*data, view);
+    }
+    return 0;
+}
+
 int notify(End *self, PyObject *name, PyObject *first, PyObject *second, PyObject *third)
 {
     PyObject *result = PyObject_CallMethodObjArgs(self->connection, name, first, second, third, NULL);

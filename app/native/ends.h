@@ -57,6 +57,9 @@ static inline int is_cleared(const End *self)
         "flush_scheduled", T_BOOL, offsetof(End, flush_scheduled), 0, NULL \
     }
 
+/* Put views where a message, a request or a response, has places of shared memory; -1 with an error. */
+int view_shared(End *self, enum struct_type type, PyObject *message);
+
 /* Call a method of the connection; -1 with an error. */
 int notify(End *self, PyObject *name, PyObject *first, PyObject *second, PyObject *third);
 

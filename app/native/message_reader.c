@@ -8,6 +8,7 @@ or with one that `message_of` clears. */
 
 struct reader {
     const unsigned char *at, *end;
+    int shared; /* tensors may be in memory that the peer shares */
 };
 
 static int take(struct reader *from, size_t nbytes, const unsigned char **place)
@@ -76,19 +77,7 @@ static PyObject *get_place(const Messages *self, struct reader *from)
     return place;
 }
 
-static PyObject *get_data(const Messages *self, struct reader *from)
-{
-    const unsigned char *place;
-    if (from->at < from->end && *from->at >= 0xc7)
-        return get_place(self, from);
-    int code = get_code(from);
-    Py_ssize_t size = code >= 0xc4 && code <= 0xc6 ? get_big_endian(from, 1 << (code - 0xc4)) : -1;
-    if (size < 0 || !take(from, (size_t)size, &place))
-        return NULL;
-    return PyBytes_FromStringAndSize((const char *)place, size);
-}
-
-static PyObject *get_dimension(const Messages *Py_UNUSED(self), struct reader *from)
+static PyObject *get_number(const Messages *Py_UNUSED(self), struct reader *from)
 {
     int code = get_code(from);
     Py_ssize_t value = code;
@@ -115,6 +104,20 @@ static PyObject *get_tuple(const Messages *self, struct reader *from, get_item g
     return tuple;
 }
 
+static PyObject *get_data(const Messages *self, struct reader *from)
+{
+    const unsigned char *place;
+    if (from->at < from->end && *from->at >= 0xc7)
+        return get_place(self, from);
+    if (from->shared && from->at < from->end && *from->at >= 0x92 && *from->at <= 0x94)
+        return get_tuple(self, from, get_number);
+    int code = get_code(from);
+    Py_ssize_t size = code >= 0xc4 && code <= 0xc6 ? get_big_endian(from, 1 << (code - 0xc4)) : -1;
+    if (size < 0 || !take(from, (size_t)size, &place))
+        return NULL;
+    return PyBytes_FromStringAndSize((const char *)place, size);
+}
+
 /* Make a struct of its first fields, which are released; NULL if one of them is. */
 static PyObject *make(const Messages *self, enum struct_type type, PyObject **values, size_t count, PyObject *names)
 {
@@ -134,7 +137,7 @@ static PyObject *get_tensor(const Messages *self, struct reader *from)
         return NULL;
     PyObject *values[4] = {get_text(from)};
     if (values[0] != NULL && (values[1] = get_text(from)) != NULL &&
-        (values[2] = get_tuple(self, from, get_dimension)) != NULL)
+        (values[2] = get_tuple(self, from, get_number)) != NULL)
         values[3] = get_data(self, from);
     return make(self, TENSOR, values, 4, NULL);
 }
@@ -181,9 +184,9 @@ static PyObject *get_response(const Messages *self, struct reader *from, PyObjec
 
 typedef PyObject *(*get_message)(const Messages *, struct reader *, PyObject *);
 
-static PyObject *message_of(const Messages *self, const void *meta, size_t nbytes, PyObject *argument, get_message get)
+static PyObject *message_of(const Messages *self, const void *meta, size_t nbytes, PyObject *argument, get_message get, int shared)
 {
-    struct reader from = {meta, (const unsigned char *)meta + nbytes};
+    struct reader from = {meta, (const unsigned char *)meta + nbytes, shared};
     PyObject *found = get(self, &from, argument);
     if (found != NULL && from.at == from.end)
         return found;
@@ -195,12 +198,12 @@ static PyObject *message_of(const Messages *self, const void *meta, size_t nbyte
 
 PyObject *request_of(const Messages *self, const void *meta, size_t nbytes, PyObject *deadline)
 {
-    return message_of(self, meta, nbytes, deadline, get_request);
+    return message_of(self, meta, nbytes, deadline, get_request, 1);
 }
 
 PyObject *response_of(const Messages *self, const void *meta, size_t nbytes, PyObject *final)
 {
-    return message_of(self, meta, nbytes, final, get_response);
+    return message_of(self, meta, nbytes, final, get_response, 1);
 }
 
 static PyObject *read_message(const Messages *self, PyObject *const *arguments, Py_ssize_t count, get_message get)
@@ -212,7 +215,7 @@ static PyObject *read_message(const Messages *self, PyObject *const *arguments, 
     }
     if (PyObject_GetBuffer(arguments[0], &meta, PyBUF_SIMPLE) < 0)
         return NULL;
-    PyObject *found = message_of(self, meta.buf, (size_t)meta.len, arguments[1], get);
+    PyObject *found = message_of(self, meta.buf, (size_t)meta.len, arguments[1], get, 0);
     PyBuffer_Release(&meta);
     return none_if_left(found);
 }

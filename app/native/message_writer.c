@@ -9,6 +9,8 @@ struct writer {
     unsigned char *bytes;
     size_t size, room;
     int failed;
+    PyObject *connection; /* that shares large tensors, or NULL */
+    PyObject *places;     /* of those that it has shared, in tuples */
 };
 
 static unsigned char *reserve(struct writer *to, size_t nbytes)
@@ -79,7 +81,7 @@ static void put_text(struct writer *to, PyObject *text)
     put_bytes(to, bytes, (size_t)size);
 }
 
-static void put_dimension(struct writer *to, PyObject *number)
+static void put_number(struct writer *to, PyObject *number)
 {
     int overflow = 1;
     long long value = PyLong_CheckExact(number) ? PyLong_AsLongLongAndOverflow(number, &overflow) : -1;
@@ -97,6 +99,22 @@ static void put_dimension(struct writer *to, PyObject *number)
         put_big_endian(to, 0xcf, (uint64_t)value, 8);
 }
 
+/* Write the number of a tuple's items and return it; 0 for anything else and for more than there may be. */
+static Py_ssize_t put_count(const Messages *self, struct writer *to, PyObject *tuple)
+{
+    int fits = tuple != NULL && PyTuple_CheckExact(tuple) && PyTuple_GET_SIZE(tuple) <= self->max_tensors;
+    to->failed |= !fits;
+    put_array(to, fits ? PyTuple_GET_SIZE(tuple) : 0);
+    return fits ? PyTuple_GET_SIZE(tuple) : 0;
+}
+
+static void put_numbers(const Messages *self, struct writer *to, PyObject *numbers)
+{
+    Py_ssize_t count = put_count(self, to, numbers);
+    for (Py_ssize_t i = 0; i < count; i++)
+        put_number(to, PyTuple_GET_ITEM(numbers, i));
+}
+
 /* Write the place of a tensor in client memory. */
 static void put_place(const Messages *self, struct writer *to, PyObject *place)
 {
@@ -110,6 +128,20 @@ static void put_place(const Messages *self, struct writer *to, PyObject *place)
         to->failed = 1;
     }
     Py_XDECREF(encoded);
+}
+
+/* Have a large tensor shared with the peer, and write where it is. */
+static void put_shared(const Messages *self, struct writer *to, PyObject *data, Py_ssize_t nbytes)
+{
+    PyObject *place = NULL;
+    if (!to->failed && to->connection != NULL && (to->places != NULL || (to->places = PyList_New(0)) != NULL))
+        place = PyObject_CallMethod(to->connection, "share", "On", data, nbytes);
+    if (place != NULL && place != Py_None && PyList_Append(to->places, place) == 0)
+        put_numbers(self, to, place);
+    else
+        to->failed = 1;
+    Py_XDECREF(place);
+    PyErr_Clear();
 }
 
 static void put_data(const Messages *self, struct writer *to, PyObject *data)
@@ -126,7 +158,7 @@ static void put_data(const Messages *self, struct writer *to, PyObject *data)
         return;
     }
     if (view.len > self->in_meta) {
-        to->failed = 1;
+        put_shared(self, to, data, view.len);
     } else {
         put_size(to, (size_t)view.len, 0, 0, 0xc4);
         put_bytes(to, view.buf, (size_t)view.len);
@@ -134,50 +166,29 @@ static void put_data(const Messages *self, struct writer *to, PyObject *data)
     PyBuffer_Release(&view);
 }
 
-/* Return the number of a tuple's items, -1 for anything else and for more than there may be. */
-static Py_ssize_t items(const Messages *self, PyObject *object)
-{
-    int fits = object != NULL && PyTuple_CheckExact(object) && PyTuple_GET_SIZE(object) <= self->max_tensors;
-    return fits ? PyTuple_GET_SIZE(object) : -1;
-}
-
 static void put_tensor(const Messages *self, struct writer *to, PyObject *tensor)
 {
-    PyObject *shape = Py_TYPE(tensor) == self->types[TENSOR] ? field(self, TENSOR, tensor, 2) : NULL;
-    Py_ssize_t rank = items(self, shape);
-    if (rank < 0) {
+    if (Py_TYPE(tensor) != self->types[TENSOR]) {
         to->failed = 1;
         return;
     }
     put_array(to, 4);
     put_text(to, field(self, TENSOR, tensor, 0));
     put_text(to, field(self, TENSOR, tensor, 1));
-    put_array(to, rank);
-    for (Py_ssize_t i = 0; i < rank; i++)
-        put_dimension(to, PyTuple_GET_ITEM(shape, i));
+    put_numbers(self, to, field(self, TENSOR, tensor, 2));
     put_data(self, to, field(self, TENSOR, tensor, 3));
 }
 
 static void put_tensors(const Messages *self, struct writer *to, PyObject *tensors)
 {
-    Py_ssize_t count = items(self, tensors);
-    if (count < 0) {
-        to->failed = 1;
-        return;
-    }
-    put_array(to, count);
+    Py_ssize_t count = put_count(self, to, tensors);
     for (Py_ssize_t i = 0; i < count && !to->failed; i++)
         put_tensor(self, to, PyTuple_GET_ITEM(tensors, i));
 }
 
 static void put_outputs(const Messages *self, struct writer *to, PyObject *outputs)
 {
-    Py_ssize_t count = items(self, outputs);
-    if (count < 0) {
-        to->failed = 1;
-        return;
-    }
-    put_array(to, count);
+    Py_ssize_t count = put_count(self, to, outputs);
     for (Py_ssize_t i = 0; i < count && !to->failed; i++) {
         PyObject *output = PyTuple_GET_ITEM(outputs, i);
         PyObject *place = Py_TYPE(output) == self->types[OUTPUT] ? field(self, OUTPUT, output, 1) : NULL;
@@ -213,8 +224,12 @@ static void put_little_endian(unsigned char *place, uint64_t value, int width)
 
 static PyObject *finished(const Messages *self, struct writer *to, int kind, int flags, uint64_t stream, uint64_t left)
 {
-    if (to->failed || (Py_ssize_t)to->size - HEADER_SIZE > self->max_meta)
+    PyObject *places = to->places;
+    if (to->failed || (Py_ssize_t)to->size - HEADER_SIZE > self->max_meta) {
+        Py_XDECREF(places == NULL ? NULL : PyObject_CallMethod(to->connection, "unshare", "N", places));
         return NULL;
+    }
+    Py_XDECREF(places);
     memset(to->bytes, 0, HEADER_SIZE);
     to->bytes[0] = (unsigned char)kind;
     to->bytes[1] = (unsigned char)flags;
@@ -233,10 +248,10 @@ static int read_number(PyObject *object, uint64_t *number)
     return 0;
 }
 
-PyObject *request_frame(const Messages *self, PyObject *request, uint64_t stream, uint64_t left)
+PyObject *request_frame(const Messages *self, PyObject *connection, PyObject *request, uint64_t stream, uint64_t left)
 {
     unsigned char bytes[HEADER_SIZE + (8 << 10)];
-    struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0};
+    struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0, connection, NULL};
     if (Py_TYPE(request) != self->types[REQUEST] || !are_unset(&self->request, request))
         return NULL;
     int regions = field(self, REQUEST, request, 5) == Py_True;
@@ -251,10 +266,10 @@ PyObject *request_frame(const Messages *self, PyObject *request, uint64_t stream
 }
 
 /* Write a response of its name, version, outputs, id and parameters. */
-static PyObject *write_values(const Messages *self, PyObject *const *values, int flags, uint64_t stream)
+static PyObject *write_values(const Messages *self, PyObject *connection, PyObject *const *values, int flags, uint64_t stream)
 {
     unsigned char bytes[HEADER_SIZE + (8 << 10)];
-    struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0};
+    struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0, connection, NULL};
     PyObject *parameters = values[4];
     if (parameters == NULL || !PyDict_CheckExact(parameters) || PyDict_GET_SIZE(parameters) != 0)
         return NULL;
@@ -266,12 +281,12 @@ static PyObject *write_values(const Messages *self, PyObject *const *values, int
     return finished(self, &to, RESPONSE, flags, stream, 0);
 }
 
-PyObject *frame_of(const Messages *self, PyObject *const *values, uint64_t stream)
+PyObject *frame_of(const Messages *self, PyObject *connection, PyObject *const *values, uint64_t stream)
 {
-    return write_values(self, values, FINAL, stream);
+    return write_values(self, connection, values, FINAL, stream);
 }
 
-PyObject *response_frame(const Messages *self, PyObject *response, uint64_t stream)
+PyObject *response_frame(const Messages *self, PyObject *connection, PyObject *response, uint64_t stream)
 {
     PyObject *values[5];
     if (Py_TYPE(response) != self->types[ANSWER] || !are_unset(&self->response, response))
@@ -281,7 +296,7 @@ PyObject *response_frame(const Messages *self, PyObject *response, uint64_t stre
     PyObject *final = field(self, ANSWER, response, 5);
     if (final != Py_True && final != Py_False)
         return NULL;
-    return write_values(self, values, final == Py_True ? FINAL : 0, stream);
+    return write_values(self, connection, values, final == Py_True ? FINAL : 0, stream);
 }
 
 PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t count)
@@ -293,7 +308,7 @@ PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t c
     }
     if (!read_number(arguments[1], &stream) || !read_number(arguments[2], &left))
         Py_RETURN_NONE;
-    return none_if_left(request_frame(self, arguments[0], stream, left));
+    return none_if_left(request_frame(self, NULL, arguments[0], stream, left));
 }
 
 PyObject *write_response(Messages *self, PyObject *const *arguments, Py_ssize_t count)
@@ -305,5 +320,5 @@ PyObject *write_response(Messages *self, PyObject *const *arguments, Py_ssize_t 
     }
     if (!read_number(arguments[1], &stream))
         Py_RETURN_NONE;
-    return none_if_left(response_frame(self, arguments[0], stream));
+    return none_if_left(response_frame(self, NULL, arguments[0], stream));
 }

@@ -46,11 +46,13 @@ static inline PyObject *none_if_left(PyObject *found)
     return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
 
-/* Each returns a new reference; NULL with an error, or without one for what is left to Python. */
-PyObject *request_frame(const Messages *self, PyObject *request, uint64_t stream, uint64_t left);
-PyObject *response_frame(const Messages *self, PyObject *response, uint64_t stream);
+/* Each returns a new reference; NULL with an error, or without one for what is left to Python. `connection`, which may
+be NULL, shares large tensors with its peer. A message that was read has the places of those that the peer has shared, in
+tuples, for `view_shared`. */
+PyObject *request_frame(const Messages *self, PyObject *connection, PyObject *request, uint64_t stream, uint64_t left);
+PyObject *response_frame(const Messages *self, PyObject *connection, PyObject *response, uint64_t stream);
 /* Of a final response's model name, version, outputs, id and parameters. */
-PyObject *frame_of(const Messages *self, PyObject *const *values, uint64_t stream);
+PyObject *frame_of(const Messages *self, PyObject *connection, PyObject *const *values, uint64_t stream);
 PyObject *request_of(const Messages *self, const void *meta, size_t nbytes, PyObject *deadline);
 PyObject *response_of(const Messages *self, const void *meta, size_t nbytes, PyObject *final);
 

@@ -61,7 +61,7 @@ static PyObject *call_reply(PyObject *object, PyObject *const *arguments, size_t
     if (in_flight <= 0)
         return in_flight < 0 ? NULL : Py_NewRef(Py_None);
     End *end = &self->end->end;
-    PyObject *frame = response_frame(end->messages, arguments[0], self->number);
+    PyObject *frame = response_frame(end->messages, end->connection, arguments[0], self->number);
     if (frame != NULL)
         return send(self, frame, field(end->messages, ANSWER, arguments[0], 5) == Py_True);
     if (PyErr_Occurred() || notify(end, end_names.reply, self->stream, arguments[0], NULL) < 0)
@@ -77,7 +77,7 @@ PyObject *send_plain(PyObject *sink, PyObject *const *values)
     int in_flight = is_in_flight(self);
     if (in_flight <= 0)
         return in_flight < 0 ? NULL : Py_NewRef(Py_None);
-    PyObject *frame = frame_of(self->end->end.messages, values, self->number);
+    PyObject *frame = frame_of(self->end->end.messages, self->end->end.connection, values, self->number);
     return frame == NULL ? NULL : send(self, frame, 1);
 }
 
@@ -144,7 +144,7 @@ static int request_received(End *end, const struct frame *frame)
     PyObject *request = deadline == NULL ? NULL : request_of(end->messages, frame->meta, frame->meta_size, deadline);
     int handled = PyErr_Occurred() ? -1 : 0;
     if (request != NULL)
-        handled = hand_over(self, request, stream, frame->stream) < 0 ? -1 : 1;
+        handled = view_shared(end, REQUEST, request) < 0 || hand_over(self, request, stream, frame->stream) < 0 ? -1 : 1;
     Py_XDECREF(request);
     Py_XDECREF(deadline);
     Py_XDECREF(stream);

@@ -17,6 +17,7 @@ from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_offer, decode_release, encode_offer, encode_release
 from app.transport.wire.frames import Frame, FrameDecoder, Kind, encode_frame
 from app.transport.wire.messages import FrameEncoder
+from app.transport.wire.tensors import view_shared
 
 if TYPE_CHECKING:
     from app.native.extension import ClientEnd, ServerEnd
@@ -78,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self.lender = Lender(self._offer) if arena is not None else None
         self.borrower = Borrower(settings.max_arena_bytes, self._slab_dropped)
         self.encoder = FrameEncoder(settings, arena, self.lender)
+        self.share, self.unshare = self.encoder.share, self.encoder.unshare
         self.closing = False
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -208,6 +210,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._flush()
 
     # Arena slabs.
+
+    def view_shared(self, place: tuple[int, ...]) -> memoryview:
+        """Return a view of a tensor that the peer has shared; `ProtocolError` without one at this place."""
+        return view_shared(place, self.peer_arena, self.borrower)
 
     def _slab_dropped(self, offset: int) -> None:
         """Release a slab; called by the arena in any thread, also during garbage collection."""

@@ -72,7 +72,7 @@ class TensorWriter:
             if type(data) is RegionSlice:
                 data = write_place(data)
             elif nbytes > IN_META:
-                where = self._share(data, nbytes) if nbytes >= self._threshold else None
+                where = self.share(data, nbytes)
                 if where is None:
                     gap = padded(size) - size
                     # As bytes, whatever the format: the transport counts a view's elements.
@@ -85,8 +85,10 @@ class TensorWriter:
             raise ValueError(f"{size} bytes of tensors are more than {self._max_payload}")
         return size
 
-    def _share(self, data: Buffer, nbytes: int) -> tuple[int, ...] | None:
-        """Lend the data where it lies in shared memory already, or copy it into the arena."""
+    def share(self, data: Buffer, nbytes: int) -> tuple[int, ...] | None:
+        """Lend large data that lies in shared memory, or copy it into the arena; return its place."""
+        if nbytes < self._threshold:
+            return None
         lent = self._lender.lend(data, nbytes) if self._lender is not None else None
         if lent is not None:
             return lent
@@ -100,11 +102,15 @@ class TensorWriter:
 
     def release(self, described: Sequence[Description]) -> None:
         """Release the shared memory of a frame that is not sent after all."""
-        for *_, data in described:
-            if type(data) is tuple and len(data) == 4 and self._lender is not None:
-                self._lender.released(data[3])
-            elif type(data) is tuple and self._arena is not None:
-                self._arena.release(data[0])
+        self.unshare([data for *_, data in described if type(data) is tuple])
+
+    def unshare(self, places: Sequence[tuple[int, ...]]) -> None:
+        """Release what `share` has returned the places of."""
+        for place in places:
+            if len(place) == 4 and self._lender is not None:
+                self._lender.released(place[3])
+            elif self._arena is not None:
+                self._arena.release(place[0])
 
 
 def read_tensors(
@@ -126,7 +132,7 @@ def read_tensors(
             position = padded(position)
             data, position = _from_payload(frame, position, data), position + data
         elif type(data) is tuple:
-            data = _from_shared_memory(data, arena, borrower)
+            data = view_shared(data, arena, borrower)
         else:
             data = read_place(data)
         tensors.append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
@@ -152,9 +158,12 @@ def read_place(described: Ext) -> RegionSlice:
     return decode_place(described.data)
 
 
-def _from_shared_memory(
-    place: tuple[int, ...], arena: ArenaReader | None, borrower: Borrower | None
-) -> memoryview:
+def view_shared(place: tuple[int, ...], arena: ArenaReader | None, borrower: Borrower | None) -> memoryview:
+    """Return a view of a tensor in shared memory, which releases it when it goes.
+
+    Raises:
+        ProtocolError: there is none at this place.
+    """
     if len(place) == 2 and arena is not None:
         return arena.view(place[0], place[1])
     if len(place) == 4 and borrower is not None:
