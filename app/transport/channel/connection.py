@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from app.native.extension import ClientEnd, ServerEnd
 
 _LENT_RELEASE_S: Final = 0.002
-"""Seconds that the release of lent tensors may wait for another frame to be sent."""
+"""Seconds that the release of lent tensors waits for another frame to be sent, again while there are some."""
 _JOIN_BELOW: Final = 16384
 """Buffers smaller than this are copied together; larger ones are handed to the transport as they are."""
 
@@ -95,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._dropped: deque[int] = deque()
         self._release_scheduled = False
+        self._releases = 0
         self._trim_timer: asyncio.TimerHandle | None = None
         self._trim_mark = 0
         self._cause: BaseException | None = None
@@ -235,7 +236,14 @@ class Connection(asyncio.BufferedProtocol):
         self._release_scheduled = False  # first: what another thread drops from now on it schedules itself
         if not self.closed and self._dropped:
             self._release_scheduled = True
-            self._loop.call_later(_LENT_RELEASE_S, self._release)
+            self._loop.call_later(_LENT_RELEASE_S, self._release_rest, self._releases)
+
+    def _release_rest(self, releases: int) -> None:
+        """Release lent tensors, unless others were released with another frame since: more may follow."""
+        if releases == self._releases:
+            self._release()
+        else:
+            self._release_later()
 
     def _release(self) -> None:
         self._release_scheduled = False
@@ -245,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
     def _append_release(self) -> int:
         """Queue a RELEASE of the dropped slabs; return the size of its frame in bytes."""
         dropped = self._dropped
+        self._releases += 1
         offsets = [dropped.popleft() for _ in range(len(dropped))]
         frame = encode_frame(Kind.RELEASE, 0, encode_release(offsets))
         self._out.frames.append(frame)
