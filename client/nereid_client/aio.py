@@ -75,7 +75,7 @@ class AsyncServer:
         if token:
             sent["Authorization"] = f"Bearer {token}"
         self._url, self._options = url, Options(**options)
-        self._transport = _transport(url, sent, tls or Tls())
+        self.transport = _transport(url, sent, tls or Tls())
 
     async def __aenter__(self) -> AsyncServer:
         return self
@@ -85,15 +85,15 @@ class AsyncServer:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._transport.close()
+        await self.transport.close()
 
     async def live(self) -> bool:
         """Return whether the server runs; False if it cannot be reached."""
-        return await _asked(self._transport.live(self._options.timeout))
+        return await _asked(self.transport.live(self._options.timeout))
 
     async def ready(self, model: str = "", version: str = "") -> bool:
         """Return whether the server, or a model, is ready; False if the server cannot be reached."""
-        return await _asked(self._transport.ready(model, version, self._options.timeout))
+        return await _asked(self.transport.ready(model, version, self._options.timeout))
 
     async def wait_ready(self, model: str = "", version: str = "", timeout: float = _TIMEOUT) -> None:
         """Wait until the server, or a model, is ready.
@@ -110,18 +110,18 @@ class AsyncServer:
 
     async def metadata(self) -> Mapping[str, Any]:
         """Return the server's name, version and extensions."""
-        return await retry.repeated(self._transport.describe, self._options.timeout, self._options.retry)
+        return await retry.repeated(self.transport.describe, self._options.timeout, self._options.retry)
 
     async def statistics(self, model: str, version: str = "") -> Sequence[Mapping[str, Any]]:
         """Return what the server has counted of a model, of each version, as the JSON of the protocol."""
-        return await self._transport.statistics(model, version, self._options.timeout)
+        return await self.transport.statistics(model, version, self._options.timeout)
 
     async def index(self) -> Sequence[Mapping[str, Any]]:
         """Return the models of the server's repositories: name, version, state, reason.
 
         A field that the server does not send is "".
         """
-        rows = await self._transport.index(self._options.timeout)
+        rows = await self.transport.index(self._options.timeout)
         return [{**dict.fromkeys(_INDEX_FIELDS, ""), **row} for row in rows]
 
     async def load(
@@ -138,24 +138,24 @@ class AsyncServer:
             files: contents by path, such as "1/model.onnx", instead of the repository's; need `config`.
         """
         text = "" if config is None else json.dumps(config)
-        await self._transport.load(model, text, files or {}, timeout)
+        await self.transport.load(model, text, files or {}, timeout)
 
     async def unload(self, model: str, timeout: float = 300.0) -> None:
         """Unload a model; needs a server in mode EXPLICIT."""
-        await self._transport.unload(model, timeout)
+        await self.transport.unload(model, timeout)
 
     def model(self, name: str, version: str | int = "") -> AsyncModel:
         """Return a model; its inputs and outputs are read at the first call."""
-        return AsyncModel(self._transport, name, str(version), self._options)
+        return AsyncModel(self.transport, name, str(version), self._options)
 
     @contextlib.asynccontextmanager
     async def pool(
         self, slots: int = 32, slot_bytes: int | str = "1MiB", device: str = "cpu"
     ) -> AsyncIterator[AsyncPool]:
         """Share memory with a server on this machine, of `device` ("cuda", "cuda:1"): for `Model.via`."""
-        pool = AsyncPool(self._transport, slots, read_size(slot_bytes), device)
+        pool = AsyncPool(self.transport, slots, read_size(slot_bytes), device)
+        await pool.open()
         try:
-            await pool.open()
             yield pool
         finally:
             await pool.close()

@@ -45,9 +45,10 @@ class GrpcTransport:
             pb.ModelInferRequest.SerializeToString,
             pb.ModelStreamInferResponse.FromString,
         )
+        self.closing = self._channel.close
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self.closing()
 
     async def live(self, timeout: float) -> bool:
         return bool((await self._call("ServerLive", pb.ServerLiveRequest(), timeout)).live)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,7 +14,7 @@ import aiohttp
 import numpy as np
 
 from nereid_client.datatypes import Array, decode, to_array
-from nereid_client.errors import DeadlineExceeded, Unavailable, http_error
+from nereid_client.errors import DeadlineExceeded, ServerError, Unavailable, http_error
 from nereid_client.messages import Input, Output, Request, Response, Slice
 from nereid_client.transport import Tls
 
@@ -53,9 +55,10 @@ class HttpTransport:
             auto_decompress=True,
             read_bufsize=1 << 20,
         )
+        self.closing = self._session.close
 
     async def close(self) -> None:
-        await self._session.close()
+        await self.closing()
 
     async def live(self, timeout: float) -> bool:
         return (await self._call("GET", "/v2/health/live", timeout))[0] == 200
@@ -164,7 +167,27 @@ class _errors:
         if isinstance(error, TimeoutError):
             raise DeadlineExceeded("DEADLINE_EXCEEDED", "there was no answer in time") from None
         if isinstance(error, aiohttp.ClientError | OSError):
-            raise Unavailable("UNAVAILABLE", str(error) or type(error).__name__) from error
+            raise _failure(error) from error
+
+
+def _failure(error: Exception) -> ServerError:
+    """Return the exception for a connection that failed: `Unavailable` if it may be better the next time."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+        return ServerError(
+            "UNAVAILABLE", f"the certificate of {error.host}:{error.port} is refused: {reason}"
+        )
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return ServerError("UNAVAILABLE", f"{error.host}:{error.port} does not answer by TLS: is it http://?")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+        named = cause.errno and not isinstance(cause, socket.gaierror)
+        reason = os.strerror(cause.errno) if named else cause.strerror or str(cause)
+        return Unavailable("UNAVAILABLE", f"cannot connect to {error.host}:{error.port}: {reason}")
+    if isinstance(error, aiohttp.ClientResponseError):
+        where = f"{error.request_info.url.host}:{error.request_info.url.port}"
+        return ServerError("UNAVAILABLE", f"{where} does not answer by HTTP/1.1: is it a port of gRPC?")
+    return Unavailable("UNAVAILABLE", str(error) or type(error).__name__)
 
 
 def encode_request(request: Request) -> Encoded:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import re
 import weakref
+from contextlib import suppress
 from typing import Any, Final
 
 from nereid_client.datatypes import byte_size
+from nereid_client.errors import ServerError
 from nereid_client.memory import HostMemory, Memory
 from nereid_client.messages import Input, Output, Request, Response, Slice
 from nereid_client.signature import Signature
@@ -104,8 +106,13 @@ class AsyncPool:
         return self.memory.name
 
     async def open(self) -> None:
-        """Make the server know the region."""
-        await self.memory.register(self._transport, _TIMEOUT)
+        """Make the server know the region; if that fails, release it."""
+        try:
+            await self.memory.register(self._transport, _TIMEOUT)
+        except BaseException:
+            with suppress(ServerError):
+                await self.close()
+            raise
 
     async def close(self) -> None:
         """Make the server forget the region, and release it; arrays that are left keep their memory."""

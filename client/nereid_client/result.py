@@ -40,7 +40,10 @@ class Result(Mapping[str, Array]):
         self._arrays = {name: array[0] if one_row else array for name, array in arrays.items()}
 
     def __getitem__(self, name: str) -> Array:
-        return self._arrays[name]
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise KeyError(f"no output '{name}' in the answer, which has: {', '.join(self)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from nereid_client.aio import AsyncModel, AsyncSequence, AsyncServer
 from nereid_client.pool import AsyncPool
@@ -21,7 +22,9 @@ from nereid_client.signature import Signature
 from nereid_client.transport import Tls
 
 T = TypeVar("T")
-
+_THREAD: Final = "nereid-client"
+_LAST_S: Final = 1.0
+"""Seconds in which connections that were not closed are."""
 
 _starting = threading.Lock()
 
@@ -34,7 +37,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 @cache
 def _started() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="nereid-client", daemon=True).start()
+    threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True).start()
     return loop
 
 
@@ -52,7 +55,22 @@ def _wait(call: Coroutine[Any, Any, T]) -> T:
 
 
 async def _made(url: str, arguments: Mapping[str, Any]) -> AsyncServer:
-    return AsyncServer(url, **arguments)  # in the loop whose connections it has
+    server = AsyncServer(url, **arguments)  # in the loop whose connections it has
+    weakref.finalize(server.transport, _let_go, asyncio.get_running_loop(), server.transport.closing)
+    return server
+
+
+def _let_go(loop: asyncio.AbstractEventLoop, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Close connections that nobody has any more, and at the end of the program those that were left open."""
+    future = asyncio.run_coroutine_threadsafe(closing(), loop)
+    if _runs_elsewhere():  # not in this thread, and not before a fork
+        with contextlib.suppress(Exception):
+            future.result(_LAST_S)
+
+
+def _runs_elsewhere() -> bool:
+    current = threading.current_thread()
+    return any(each.name == _THREAD and each is not current for each in threading.enumerate())
 
 
 class Server:

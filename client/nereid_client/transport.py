@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,9 +30,15 @@ class Tls:
 class Transport(Protocol):
     """A connection to a server, or several.
 
+    Attributes:
+        closing: closes the connections, and does not refer to the transport.
+
     Raises, from each call:
         ServerError: the answer is an error; Unavailable and DeadlineExceeded are kinds of it.
     """
+
+    @property
+    def closing(self) -> Callable[[], Coroutine[Any, Any, None]]: ...
 
     async def close(self) -> None:
         """Close the connections."""

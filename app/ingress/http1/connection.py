@@ -22,6 +22,8 @@ from app.protocol.http.v2 import JSON_HEADERS, encode_error
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _IN_PLACE: Final = 64 << 10
 """Missing bytes from which a body is received in place."""
+_TLS: Final = b"\x16"
+"""The first byte of a TLS handshake."""
 _MAX_AHEAD: Final = 64 << 10
 """Bytes of pipelined requests buffered while a request is answered."""
 
@@ -133,6 +135,8 @@ class HttpConnection(asyncio.Protocol):
         self._ahead = data
         if len(data) > self._settings.max_head_bytes:
             self._reject(HttpError(431, "Request Header Fields Too Large"))
+        elif data[:1] == _TLS:  # its client would wait for us, and we for the end of its head
+            self._reject(HttpError(400, "this port does not speak TLS: use http://"))
         elif data and not self._begun:
             self._begun = self._state.now()
 

@@ -1,0 +1,99 @@
+"""Connections that cannot be made, and those that nobody closes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nereid_client import Server, ServerError, Unavailable, connect
+from tests.certificates import Authority
+from tests.server import ROOT, free_port
+from tests.unit.app.engine.repositories import FP32, add_model
+from tests.unit.client.serving import Addresses, serve
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+    repository = tmp_path_factory.mktemp("models")
+    add_model(repository, "double", config=FP32.replace("-1", "2"))
+    yield from serve(repository, load_model=["double"])
+
+
+def refusal(url: str) -> ServerError:
+    """Return what a call says that may be sent again for half a minute."""
+    with connect(url, timeout=30) as server, pytest.raises(ServerError) as found:
+        server.metadata()
+    return found.value
+
+
+def test_closed_port_is_told_in_a_sentence() -> None:
+    port = free_port()
+    with connect(f"http://localhost:{port}", timeout=1) as server, pytest.raises(Unavailable) as found:
+        server.metadata()
+    assert found.value.message == f"cannot connect to localhost:{port}: Connection refused"
+
+
+def test_name_that_nobody_has_is_told_in_a_sentence() -> None:
+    with connect("http://nobody.invalid:80", timeout=1) as server, pytest.raises(Unavailable) as found:
+        server.metadata()
+    assert found.value.message.startswith("cannot connect to nobody.invalid:80: ")
+    assert "ssl" not in found.value.message
+
+
+def test_port_of_grpc_is_told_at_once(addresses: Addresses) -> None:
+    host = addresses.grpc.removeprefix("grpc://")
+    failure = refusal(f"http://{host}")
+    assert not isinstance(failure, Unavailable), "it would be asked again"
+    assert failure.message == f"{host} does not answer by HTTP/1.1: is it a port of gRPC?"
+
+
+def test_port_without_tls_is_told_at_once(addresses: Addresses) -> None:
+    host = addresses.http.removeprefix("http://")
+    failure = refusal(f"https://{host}")
+    assert failure.message == f"{host} does not answer by TLS: is it http://?"
+
+
+def test_certificate_of_an_unknown_authority_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    cert, key = Authority(tmp_path).issue("server")
+    files = {"http_use_ssl": True, "http_server_cert": str(cert), "http_server_key": str(key)}
+    for each in serve(tmp_path / "models", **files):
+        host = each.http.removeprefix("http://")
+        failure = refusal(f"https://{host}")
+    assert failure.message.startswith(f"the certificate of {host} is refused: ")
+
+
+@pytest.mark.parametrize("url", ["http", "grpc"])
+@pytest.mark.parametrize("kept", ["", "kept = "])
+def test_connections_that_nobody_closes_end_without_a_word(addresses: Addresses, url: str, kept: str) -> None:
+    code = f"""
+import gc
+import nereid_client
+{kept}nereid_client.connect("{getattr(addresses, url)}").model("double")(IN=[1, 2])
+gc.collect()
+server = nereid_client.connect("{getattr(addresses, url)}")
+print(server.model("double")(IN=[1, 2])["OUT"])
+"""
+    command = [sys.executable, "-W", "always", "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "client")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[2. 4.]\n", "")
+
+
+def test_pool_that_the_server_refuses_fails_with_one_error(addresses: Addresses) -> None:
+    for url in addresses:
+        with connect(url) as server, pytest.raises(ServerError, match="allow-client-shm") as found:
+            server.pool().__enter__()
+        assert found.value.__context__ is None or not isinstance(found.value.__context__, ServerError)
+
+
+def test_output_that_is_not_there_is_told_with_those_that_are(addresses: Addresses) -> None:
+    with Server(addresses.http) as server:
+        result = server.model("double")(IN=np.array([1, 2], np.float32))
+    with pytest.raises(KeyError, match="no output 'OTHER' in the answer, which has: OUT"):
+        result["OTHER"]
+    assert result.get("OTHER") is None
