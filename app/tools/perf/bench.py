@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,6 +90,7 @@ class Bench:
             raise PerfError(f"model '{options.model}' is decoupled: give --streaming")
         self._models = models_of(self.server, options.model, options.version)
         self._make_requests(signature)
+        check_fits(options, model.described()[1], bool(self._sequences))
 
     def _make_requests(self, signature: Signature) -> None:
         options = self._options
@@ -252,6 +253,23 @@ class Bench:
             return
         passed = (took.end - took.start) / 1e9 + plan.warmup_s + plan.window_s - left
         self._progress.tick(str(level), max(passed, 0.0), plan.warmup_s + plan.most_s)
+
+
+def check_fits(options: Options, configuration: Mapping[str, Any], sequences: bool) -> None:
+    """Find what the server would refuse of every request.
+
+    Args:
+        configuration: the model's, as the JSON of the protocol.
+        sequences: whether requests are steps of some.
+
+    Raises:
+        PerfError: it does not fit the model.
+    """
+    model, most = f"model '{options.model}'", configuration.get("max_batch_size", 0)
+    if most and options.batch > most:
+        raise PerfError(f"{model} takes {most} rows at most: -b {options.batch} is too much")
+    if configuration.get("sequence_batching") is not None and not sequences:
+        raise PerfError(f"{model} keeps sequences: say how many at a time, e.g. --num-of-sequences=4")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from app.tools.perf.options import Options, PerfError
-from nereid_client import InputError, Signature, TensorSpec
+from nereid_client import Signature, TensorSpec
 from nereid_client.datatypes import NUMPY, Array, decode, to_array
 
 Step = Mapping[str, Array]
@@ -42,8 +42,8 @@ def read_inputs(options: Options, signature: Signature) -> list[list[Step]]:
         return [
             [_batched(_read_step(step, known), signature, options.batch) for step in each] for each in steps
         ]
-    except (OSError, ValueError, InputError, TypeError) as error:
-        raise PerfError(f"{path}: {error}") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise _unreadable(path, error) from None
 
 
 def read_expected(path: Path, signature: Signature, batch: int) -> list[list[Step]]:
@@ -65,8 +65,14 @@ def read_expected(path: Path, signature: Signature, batch: int) -> list[list[Ste
             [_batched(_read_step(step, known), signature, batch) for step in each]
             for each in _from_json(path, key)
         ]
-    except (OSError, ValueError, InputError, TypeError) as error:
-        raise PerfError(f"{path}: {error}") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> PerfError:
+    if isinstance(error, OSError):
+        return PerfError(f"{error.filename or path}: {error.strerror}")
+    return PerfError(f"{path}: no {error}" if isinstance(error, KeyError) else f"{path}: {error}")
 
 
 def _shape(spec: TensorSpec, signature: Signature, options: Options) -> tuple[int, ...]:

@@ -150,6 +150,7 @@ def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
         SystemExit: as argparse does.
     """
     given = parser().parse_args(argv)
+    _check_outputs(given)
     tls = Tls(given.ca, given.certificate, given.key)
     wanted = tls if given.use_tls or given.ca or given.certificate else None
     return (
@@ -191,6 +192,14 @@ def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
     )
 
 
+def _check_outputs(given: argparse.Namespace) -> None:
+    """Find files that cannot be written before the run, not after it."""
+    told = Path(given.json) if given.json not in (None, "-") else None
+    for path in (told, given.csv, given.html, given.profile_export_file):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise PerfError(f"cannot write {path}: {'a directory' if path.is_dir() else 'no such directory'}")
+
+
 def _levels(given: argparse.Namespace) -> Any:
     if given.request_intervals:
         return (_rate_of(given.request_intervals),)
@@ -213,7 +222,9 @@ def _window_requests(given: argparse.Namespace) -> int:
 
 
 def _slo(given: argparse.Namespace) -> str:
-    if given.binary_search and given.latency_threshold:
+    if given.binary_search:
+        if not given.latency_threshold:
+            raise PerfError("--binary-search needs the limit of the latency: give -l MS")
         name = f"p{given.percentile}" if given.percentile else "mean"
         return f"{name}<{given.latency_threshold:g}ms"
     return str(given.slo)
@@ -230,5 +241,5 @@ def _headers(given: argparse.Namespace) -> dict[str, str]:
         try:
             headers["Authorization"] = f"Bearer {given.token_file.read_text().strip()}"
         except OSError as error:
-            raise PerfError(f"--token-file: {error}") from None
+            raise PerfError(f"--token-file: {given.token_file}: {error.strerror}") from None
     return headers

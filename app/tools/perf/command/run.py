@@ -139,8 +139,10 @@ def _arrivals(options: Options, results: Sequence[Result]) -> str:
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise PerfError(f"--compare: {path}: {error}") from None
+    except OSError as error:
+        raise PerfError(f"--compare: {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise PerfError(f"--compare: {path} is no JSON: {error}") from None
 
 
 def _write(

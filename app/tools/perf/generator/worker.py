@@ -22,6 +22,8 @@ from app.tools.perf.generator.priority import run_first
 
 _PATHS: Final = [str(Path(__file__).parents[4]), str(Path(nereid_client.__file__).parents[1])]
 _CODE: Final = (
+    # Ctrl-C is for the parent, which asks once more for what was seen, and ends this process.
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     f"import sys; sys.path[:0] = {_PATHS}; from app.tools.perf.generator.worker import main; main()"
 )
 _LEAD_NS: Final = 20_000_000
@@ -35,10 +37,7 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(_serve(connection))
-        except KeyboardInterrupt:
-            pass
+        runner.run(_serve(connection))
 
 
 async def _serve(connection: Connection) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.tools.perf.bench import check_fits
 from app.tools.perf.command.flags import read_options
 from app.tools.perf.command.run import main
 from app.tools.perf.generator.job import Level
@@ -43,6 +44,26 @@ def test_flags_of_perf_analyzer_are_understood() -> None:
 def test_binary_search_is_an_objective() -> None:
     assert options("-l", "20", "--binary-search", "--percentile", "95").slo == "p95<20ms"
     assert options("--slo", "p99<5ms").slo == "p99<5ms"
+    with pytest.raises(PerfError, match="give -l MS"):
+        options("--binary-search")
+
+
+@pytest.mark.parametrize("flag", ["--json", "-f", "--html", "--profile-export-file"])
+def test_files_that_cannot_be_written_are_found_before_the_run(tmp_path: Path, flag: str) -> None:
+    with pytest.raises(PerfError, match=r"cannot write .*: no such directory"):
+        options(flag, str(tmp_path / "no" / "file"))
+    with pytest.raises(PerfError, match=r"cannot write .*: a directory"):
+        options(flag, str(tmp_path))
+    options(flag, str(tmp_path / "file"))
+
+
+def test_what_every_request_would_be_refused_for_is_found_before_the_run() -> None:
+    check_fits(options("-b", "8"), {"max_batch_size": 8}, False)
+    check_fits(options(), {"sequence_batching": {}}, True)
+    with pytest.raises(PerfError, match="takes 8 rows at most: -b 9"):
+        check_fits(options("-b", "9"), {"max_batch_size": 8}, False)
+    with pytest.raises(PerfError, match="--num-of-sequences"):
+        check_fits(options(), {"sequence_batching": {}}, False)
 
 
 def test_loads_are_read() -> None:
@@ -122,6 +143,18 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, content: str) -> None
     file.write_text(content)
     with pytest.raises(PerfError, match=r"in\.json"):
         read_inputs(options("--input-data", str(file)), SIGNATURE)
+
+
+def test_file_that_is_not_there_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(PerfError) as told:
+        read_inputs(options("--input-data", str(tmp_path / "no.json")), SIGNATURE)
+    assert str(told.value) == f"{tmp_path / 'no.json'}: No such file or directory"
+
+
+def test_file_without_steps_is_told(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text('{"dat": []}')
+    with pytest.raises(PerfError, match=r"in\.json: no 'data'"):
+        read_inputs(options("--input-data", str(tmp_path / "in.json")), SIGNATURE)
 
 
 @pytest.mark.parametrize("words", [["--rate", "abc"], ["--slo", "p99<20 mss"], ["--shape", "X"]])
