@@ -92,10 +92,13 @@ def _closed_pipe() -> Iterator[None]:
 
 
 def _run(command: Command, argv: Sequence[str]) -> int:
-    """Run a command; return its exit status, 1 when its reader went away."""
+    """Run a command; return its exit status: 1 when its reader went away, 130 after Ctrl-C."""
     status = 1
     with _closed_pipe():
-        status = command.run(argv)
+        try:
+            status = command.run(argv)
+        except KeyboardInterrupt:
+            status = 130
         sys.stdout.flush()
     return status
 

@@ -7,6 +7,7 @@ answers = nereid.batch(rows, repository="models", model="classes", columns={"IMA
 answers.write_parquet("s3://bucket/classes/")
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -134,7 +135,9 @@ def write_parts(
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 
-    ray.init(ignore_reinit_error=True, log_to_driver=False)
+    # Between the lines of the command's progress only what is wrong; Ray's own files have the rest.
+    ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     DataContext.get_current().enable_progress_bars = False
     resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
     rows = [{"block": list(block)} for block in blocks]

@@ -44,6 +44,9 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         summary = _run(arguments)
+    except KeyboardInterrupt:
+        print("stopped: --resume goes on with it", file=sys.stderr)
+        return 130
     except RowError as error:
         print(error, file=sys.stderr)
         return 1
@@ -99,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _size(text: str) -> int:
+    if text != "auto" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of rows: give one, or auto")
     return 0 if text == "auto" else int(text)
 
 
@@ -117,12 +122,11 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     left = output.begin({**job._asdict(), **about, "blocks": len(every)}, every, arguments.resume)
     before = kept(output, [block for block in every if block not in left])
     started = time.monotonic()
-    rows = failed = 0
-    with Shown(Console(stderr=True), arguments.model, "parts") as shown:
-        shown.tick("loading", len(every) - len(left), len(every))
-        for number, done in enumerate(_work(arguments, job, source, output, left) if left else (), 1):
-            rows, failed = rows + done["rows"], failed + done["failed"]
-            shown.tick("running", len(every) - len(left) + number, len(every), _text(rows, failed))
+    try:
+        rows, failed = _run_parts(arguments, job, source, output, left, len(every))
+    except BaseException:
+        output.give_up()
+        raise
     output.finish(every)
     return {
         "output": arguments.output,
@@ -134,6 +138,24 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         "kept_failed": before.failed,
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def _run_parts(
+    arguments: argparse.Namespace,
+    job: "Job",
+    source: "Source",
+    output: "Output",
+    left: "Sequence[Block]",
+    parts: int,
+) -> tuple[int, int]:
+    """Write the parts that are left; return how many rows they have, and how many of them failed."""
+    rows = failed = 0
+    with Shown(Console(stderr=True), arguments.model, "parts") as shown:
+        shown.tick("loading", parts - len(left), parts)
+        for number, done in enumerate(_work(arguments, job, source, output, left) if left else (), 1):
+            rows, failed = rows + done["rows"], failed + done["failed"]
+            shown.tick("running", parts - len(left) + number, parts, _text(rows, failed))
+    return rows, failed
 
 
 def _job(arguments: argparse.Namespace) -> "Job":
@@ -185,4 +207,5 @@ def _sentence(summary: Mapping[str, Any]) -> str:
     there = _text(summary["kept_rows"], summary["kept_failed"])
     kept = f", of which {summary['kept_parts']} were there ({there})" if summary["kept_parts"] else ""
     why = "; the column 'error' says why" if summary["failed"] or summary["kept_failed"] else ""
-    return f"{summary['output']}: {text}; {summary['parts']} parts{kept}{why}"
+    parts = "1 part" if summary["parts"] == 1 else f"{summary['parts']} parts"
+    return f"{summary['output']}: {text}; {parts}{kept}{why}"

@@ -117,13 +117,14 @@ def _models(arguments: argparse.Namespace) -> Iterator[MigratedModel]:
 def _outcomes(arguments: argparse.Namespace) -> Iterator[Outcome]:
     for model in _models(arguments):
         name = model.config.name
+        written = None
         try:
             written = write(model, arguments.to, arguments.copy)
             if arguments.load:
                 path = f"/v2/repository/models/{name}/load"
                 verify.ask(arguments.nereid, verify.Request(path, b"{}"))
         except MigrationError as error:
-            yield Outcome(name, None, model.notes, str(error))
+            yield Outcome(name, written, model.notes, str(error))
             continue
         verified = _verified(arguments, name) if arguments.verify else None
         yield Outcome(name, written, model.notes, verified=verified)
@@ -151,6 +152,8 @@ def _text(outcome: Outcome) -> str:
     else:
         size = f"{written.nbytes / 1e6:.1f} MB"
         lines = [f"{outcome.model}: {written.files} files, {size}, {written.linked} of them links"]
+        if outcome.error:
+            lines.append(f"  not loaded: {outcome.error}")
     lines += [f"  note: {note}" for note in outcome.notes]
     if outcome.verified is not None:
         lines.append(f"  {outcome.verified.path}: {outcome.verified.difference or 'equal answers'}")

@@ -86,7 +86,8 @@ class Server:
 
     def _check_loaded(self, engine: Engine) -> None:
         if self.options.exit_on_error and not engine.repository.lifecycle.all_loaded:
-            failed = [f"{name}: {reason}" for name, _, state, reason in engine.index() if state != "READY"]
+            listed = engine.index()
+            failed = [f"{name}: {reason}" for name, _, state, reason in listed if state != "READY" and reason]
             raise InternalError("failed to load all models\n" + "\n".join(failed))
 
     def _wait_ready(self, polling_interval: float, timeout: float | None) -> None:

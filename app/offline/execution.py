@@ -92,10 +92,13 @@ class Model:
             raise InputError(f"model '{config.name}' has {kind}: rows of files have one answer each")
         if self._rows > max(config.max_batch_size, 1):
             raise InputError(f"model '{config.name}' takes {config.max_batch_size or 1} rows at once")
-        unknown = {*self._job.columns} - {each.name for each in config.input}
-        unknown |= {*self._job.outputs} - {each.name for each in config.output}
-        if unknown:
-            raise InputError(f"model '{config.name}' has no input or output '{min(unknown)}'")
+        for kind, named, known in (
+            ("input", self._job.columns, [each.name for each in config.input]),
+            ("output", self._job.outputs, [each.name for each in config.output]),
+        ):
+            if unknown := {*named} - {*known}:
+                told = f"its {kind}s are {', '.join(known)}"
+                raise InputError(f"model '{config.name}' has no {kind} '{min(unknown)}': {told}")
 
     def _load(self) -> int:
         """Load models without their dynamic batching; return the largest number of instances among them.

@@ -13,6 +13,7 @@ from app.offline.blocks import Block, InputError
 
 _JOB: Final = "_job.json"
 _MANIFEST: Final = "_manifest.json"
+_PART: Final = "part-"
 
 
 class Output(NamedTuple):
@@ -46,11 +47,17 @@ class Output(NamedTuple):
                 raise InputError(f"'{self.path}' has the output of a run: --resume goes on with it")
             if self.storage.cat_file(f"{self.path}/{_JOB}") != described:
                 raise InputError(f"'{self.path}' has the output of another run: see {_JOB} in it")
-        elif known:
+        elif any(not name.startswith(".") for name in known):  # what was being written has a point
             raise InputError(f"'{self.path}' is not empty")
         else:
             self._put(_JOB, described)
         return [block for block in blocks if part(block) not in known]
+
+    def give_up(self) -> None:
+        """Forget a run that has written no part, so that another one may write here."""
+        names = [name.rpartition("/")[2] for name in self.storage.ls(self.path, detail=False)]
+        if _JOB in names and not any(name.startswith(_PART) for name in names):
+            self.storage.rm_file(f"{self.path}/{_JOB}")
 
     def write(self, block: Block, table: pa.Table) -> None:
         """Write the part of a block, whole or not at all."""
@@ -82,4 +89,4 @@ class Output(NamedTuple):
 
 def part(block: Block) -> str:
     """Return the name of a block's part."""
-    return f"part-{block.number:06}.parquet"
+    return f"{_PART}{block.number:06}.parquet"

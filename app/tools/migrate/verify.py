@@ -57,7 +57,10 @@ def ask(url: str, request: Request) -> bytes:
         text = error.read(_MAX_ERROR).decode("utf-8", "replace").strip()
         raise MigrationError(f"{address} answers with {error.code}: {text}") from None
     except OSError as error:
-        raise MigrationError(f"{address} does not answer: {error}") from None
+        reason = getattr(error, "reason", error)  # of an error of urllib
+        raise MigrationError(
+            f"{address} does not answer: {getattr(reason, 'strerror', '') or reason}"
+        ) from None
 
 
 def compare(model: str, request: Request, old: str, new: str) -> Comparison:

@@ -33,6 +33,19 @@ def test_first_word_chooses_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "  own\n\tDo it." in usage()
 
 
+def test_interrupt_of_a_command_is_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(argv: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    module = ModuleType("own_command")
+    module.main = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_command", module)
+    monkeypatch.setitem(cast(dict[str, Command], COMMANDS), "own", Command("own_command", "Do it."))
+    with pytest.raises(SystemExit) as exited:
+        main(["own"])
+    assert exited.value.code == 130
+
+
 def test_every_command_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
         with pytest.raises(SystemExit) as exited:

@@ -7,6 +7,7 @@ import pytest
 
 from app.cli import main
 from app.commands import migrate
+from tests.server import free_port
 from tests.unit.app.tools.migrate.sources import FLOAT, archive, saved_model
 from tests.unit.app.tools.migrate.test_verify import METADATA, server
 
@@ -52,6 +53,17 @@ def test_answers_are_compared_and_models_loaded(source: str, tmp_path: Path, cap
         (fields,) = json.loads(capsys.readouterr().out)
         assert bool(fields["verified"]["difference"]) == bool(status)
         assert bodies[0] == b"{}", "loaded before it is asked"
+
+
+def test_model_that_is_written_and_not_loaded_is_both(source: str, tmp_path: Path, capsys: Capture) -> None:
+    closed = f"http://127.0.0.1:{free_port()}"
+    assert (
+        migrate.main(["tfserving", source, "--to", str(tmp_path / "to"), "--load", "--nereid", closed]) == 1
+    )
+    out = capsys.readouterr().out
+    assert (
+        out.startswith("m: 3 files") and f"  not loaded: {closed}/v2/repository/models/m/load does not" in out
+    )
 
 
 def test_torchserve_needs_an_input_to_compare(tmp_path: Path, capsys: Capture) -> None:

@@ -117,6 +117,11 @@ def test_a_model_that_fails_at_the_start_ends_it_unless_that_is_allowed(tmp_path
     add_model(tmp_path, "bad", initialize="raise OSError('gone')")
     with pytest.raises(tritonserver.InternalError, match=r"(?s)failed to load all models.*gone"):
         start()
+    explicit = tritonserver.ModelControlMode.EXPLICIT
+    with pytest.raises(
+        tritonserver.InternalError, match=r"(?s)\Afailed to load all models\nnobody: [^\n]*\Z"
+    ):
+        start(model_control_mode=explicit, startup_models=["nobody"])  # says nothing of what nobody asked for
     server = start(exit_on_error=False, strict_readiness=False)
     assert set(server.models(exclude_not_ready=True)) == {("good", 1)}
     assert "gone" in str(server.models()[("bad", 1)].reason)

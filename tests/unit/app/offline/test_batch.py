@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.commands.batch import main
+from app.offline.blocks import Block
 from app.offline.columns import output_column
+from app.offline.output import Output
 from tests.unit.app.engine.repositories import DECOUPLED, FP32, add_ensemble, add_model
 
 BATCHED = """
@@ -215,7 +217,8 @@ def test_models_are_loaded_once_without_their_dynamic_batching(tmp_path: Path, m
             ["--map", "IN=z"],
             "input 'IN' needs a column 'z', and the columns are IN, row: --map IN=COLUMN names",
         ),
-        (["--map", "X=IN"], "model 'double' has no input or output 'X'"),
+        (["--map", "X=IN"], "model 'double' has no input 'X': its inputs are IN"),
+        (["--outputs", "X"], "model 'double' has no output 'X': its outputs are OUT"),
         (["--keep", "z"], "there is no column 'z' to keep: IN, row"),
         (["--batch-size", "5"], "model 'double' takes 4 rows at once"),
         (["--format", "files", "--input", "nowhere"], "there is no file at 'nowhere'"),
@@ -231,6 +234,28 @@ def test_what_cannot_be_run_is_said(
     write_parquet(tmp_path / "in.parquet", {"IN": [1.0]})
     assert run(tmp_path, "in.parquet", *more) == 2
     assert text in capsys.readouterr().err
+    assert run(tmp_path, "in.parquet") == 0, "the directory is free for the command without the mistake"
+
+
+def test_an_interrupt_says_how_to_go_on(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_model(models, "double", config=BATCHED % (1, 1))
+    write_parquet(tmp_path / "in.parquet", {"IN": [float(n) for n in range(20)]})
+    written = Output.write
+
+    def write(output: Output, block: Block, table: pa.Table) -> None:
+        if block.number:
+            raise KeyboardInterrupt
+        written(output, block, table)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "write", write)
+        assert run(tmp_path, "in.parquet", "--block-rows", "4") == 130
+    assert capsys.readouterr().err.endswith("stopped: --resume goes on with it\n")
+    assert run(tmp_path, "in.parquet", "--block-rows", "4") == 2
+    assert run(tmp_path, "in.parquet", "--block-rows", "4", "--resume") == 0
+    assert len(answers(tmp_path)) == 20
 
 
 SHAPES = st.tuples(st.integers(0, 3), st.integers(0, 3))

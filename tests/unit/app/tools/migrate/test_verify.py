@@ -12,6 +12,7 @@ import pytest
 
 from app.tools.migrate import verify
 from app.tools.migrate.plan import MigrationError
+from tests.server import free_port
 
 
 @contextmanager
@@ -88,6 +89,9 @@ def test_both_servers_get_the_same_request(tmp_path: Path) -> None:
         assert one == other == [b"[1]"]
     with server({path: [1]}) as (old, _), server({}) as (new, _):
         assert "answers with 404" in verify.compare("m", request, old, new).difference
+    closed = f"127.0.0.1:{free_port()}"
+    refused = f"http://{closed}{path} does not answer: Connection refused"
+    assert verify.compare("m", request, closed, closed).difference == refused
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(0, 16), (4, 4), (64, 16)])
