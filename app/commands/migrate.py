@@ -88,7 +88,10 @@ def _parser() -> argparse.ArgumentParser:
         "--batching-parameters-file", type=Path, metavar="FILE", help="as of TensorFlow Serving"
     )
     parser.add_argument(
-        "--storage", type=Path, metavar="DIRECTORY", help="the models that storageUri of KServe names"
+        "--storage",
+        type=Path,
+        metavar="DIRECTORY",
+        help="of KServe: the model, or a directory of each service's name with it",
     )
     parser.add_argument("--load", action="store_true", help="have the server --nereid load each model")
     parser.add_argument(
@@ -156,7 +159,8 @@ def _text(outcome: Outcome) -> str:
             lines.append(f"  not loaded: {outcome.error}")
     lines += [f"  note: {note}" for note in outcome.notes]
     if outcome.verified is not None:
-        lines.append(f"  {outcome.verified.path}: {outcome.verified.difference or 'equal answers'}")
+        where = f"{outcome.verified.path}: " if outcome.verified.path else ""
+        lines.append(f"  {where}{outcome.verified.difference or 'equal answers'}")
     return "\n".join(lines)
 
 
