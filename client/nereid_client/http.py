@@ -181,8 +181,9 @@ def _failure(error: Exception) -> ServerError:
         return ServerError("UNAVAILABLE", f"{error.host}:{error.port} does not answer by TLS: is it http://?")
     if isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
-        named = cause.errno and not isinstance(cause, socket.gaierror)
-        reason = os.strerror(cause.errno) if named else cause.strerror or str(cause)
+        reason = cause.strerror or str(cause)
+        if cause.errno and not isinstance(cause, socket.gaierror):  # whose numbers are others
+            reason = os.strerror(cause.errno)
         return Unavailable("UNAVAILABLE", f"cannot connect to {error.host}:{error.port}: {reason}")
     if isinstance(error, aiohttp.ClientResponseError):
         where = f"{error.request_info.url.host}:{error.request_info.url.port}"

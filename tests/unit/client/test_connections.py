@@ -60,9 +60,9 @@ def test_port_without_tls_is_told_at_once(addresses: Addresses) -> None:
 def test_certificate_of_an_unknown_authority_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     cert, key = Authority(tmp_path).issue("server")
-    files = {"http_use_ssl": True, "http_server_cert": str(cert), "http_server_key": str(key)}
-    for each in serve(tmp_path / "models", **files):
-        host = each.http.removeprefix("http://")
+    flags: dict[str, object] = {"http_server_cert": str(cert), "http_server_key": str(key)}
+    for each in serve(tmp_path / "models", True, http_use_ssl=True, **flags):
+        host = each.http.removeprefix("https://")
         failure = refusal(f"https://{host}")
     assert failure.message.startswith(f"the certificate of {host} is refused: ")
 
