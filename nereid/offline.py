@@ -38,23 +38,42 @@ class Answers:
 
 
 class Parts:
-    """Writes the parts of blocks; a stage of the dataset of the command `nereid batch`."""
+    """Writes the parts of blocks; a stage of the dataset of the command `nereid batch`.
+
+    What is wrong with the command is part of an answer: an exception here would be pages of Ray's.
+    """
 
     def __init__(self, job: Mapping[str, Any], source: str, kind: str, output: str) -> None:
         load_internals()
-        from app.offline.blocks import open_source
+        from app.core.errors import InferError
+        from app.offline.blocks import InputError, open_source
         from app.offline.execution import Job
         from app.offline.output import Output
         from app.offline.run import Worker
 
-        self._worker = Worker(Job(**job), open_source(source, kind), Output.open(output))
+        self._fault = ""
+        try:
+            self._worker = Worker(Job(**job), open_source(source, kind), Output.open(output))
+        except InferError as error:
+            self._fault = error.message
+        except InputError as error:
+            self._fault = str(error)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        from app.offline.blocks import Block
+        from app.offline.blocks import Block, InputError
+        from app.offline.execution import RowError
 
         number, kind, paths, *rest = row["block"]
-        done = self._worker.write(Block(int(number), kind, tuple(paths), *map(int, rest)))
-        return done._asdict()
+        answer = {"number": int(number), "rows": 0, "failed": 0, "fault": self._fault, "row_fault": ""}
+        if self._fault:
+            return answer
+        try:
+            done = self._worker.write(Block(int(number), kind, tuple(paths), *map(int, rest)))
+        except InputError as error:
+            return {**answer, "fault": str(error)}
+        except RowError as error:
+            return {**answer, "row_fault": str(error)}
+        return {**answer, **done._asdict()}
 
 
 def batch(
@@ -131,6 +150,10 @@ def write_parts(
 
     Yields:
         Numbers of a block, its rows, and those that failed, in any order.
+
+    Raises:
+        InputError: as in one process.
+        RowError: a row failed, where that ends the run.
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
@@ -148,4 +171,17 @@ def write_parts(
         num_cpus=max(1, int(resources["CPU"]) // actors),
         num_gpus=gpus or None,
     )
-    yield from parts.iter_rows()
+    for answer in parts.iter_rows():
+        yield told(answer)
+
+
+def told(answer: Mapping[str, Any]) -> dict[str, int]:
+    """Return what an actor has done of a block; raise what it could not do."""
+    from app.offline.blocks import InputError
+    from app.offline.execution import RowError
+
+    if answer["fault"]:
+        raise InputError(answer["fault"])
+    if answer["row_fault"]:
+        raise RowError(answer["row_fault"])
+    return {name: answer[name] for name in ("number", "rows", "failed")}

@@ -116,7 +116,9 @@ def _fields(path: str) -> dict[str, Any]:
     """Read a file of YAML, or JSON."""
     try:
         found = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise argparse.ArgumentTypeError(f"{path}: {error}") from None
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError(f"{path} has no fields")

@@ -58,7 +58,8 @@ class Api(NamedTuple):
             with error:
                 raise Unanswered(_refusal(error)) from None
         except (OSError, ValueError) as error:
-            raise Unanswered(str(getattr(error, "reason", error))) from None
+            reason = getattr(error, "reason", error)  # of an error of urllib
+            raise Unanswered(getattr(reason, "strerror", "") or str(reason)) from None
 
     def _opener(self) -> urllib.request.OpenerDirector:
         context = ssl.create_default_context()

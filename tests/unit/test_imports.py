@@ -152,7 +152,7 @@ deployments.scheduling.sequence: app.core app.core.config deployments.execution 
 nereid:
 nereid.backend: app.core backends
 nereid.inprocess: app.core app.inprocess
-nereid.offline: app.offline nereid
+nereid.offline: app.core app.offline nereid
 nereid.testing: app.testing
 nereid_client:
 nereid_client.vision:

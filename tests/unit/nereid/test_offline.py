@@ -1,0 +1,41 @@
+"""The stage of `nereid batch --actors`, in this process."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.offline.blocks import InputError, blocks, open_source
+from app.offline.execution import Job, RowError
+from nereid.offline import Parts, told
+from tests.unit.app.engine.repositories import FP32, add_model
+
+PICKY = "raise ValueError('thirteen')"
+
+
+def written(tmp_path: Path, **fields: Any) -> dict[str, int]:
+    """Have an actor write the part of the first block."""
+    (tmp_path / "in.jsonl").write_text('{"IN": [1.0]}\n')
+    job = Job((str(tmp_path / "models"),), fields.pop("model", "double"), **fields)
+    source = open_source(str(tmp_path / "in.jsonl"), "")
+    parts = Parts(job._asdict(), source.url, source.format, str(tmp_path / "out"))
+    return told(parts({"block": list(blocks(source, 10)[0])}))
+
+
+def test_what_is_wrong_with_the_command_comes_back_as_a_sentence(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", "double", config=FP32)
+    add_model(tmp_path / "models", "picky", PICKY, config=FP32)
+    with pytest.raises(InputError, match=r"^failed to load 'absent', failed to poll from model repository$"):
+        written(tmp_path, model="absent")
+    with pytest.raises(InputError, match="has no output 'X': its outputs are OUT"):
+        written(tmp_path, outputs=("X",))
+    with pytest.raises(InputError, match="there is no column 'z' to keep"):
+        written(tmp_path, keep=("z",))
+    with pytest.raises(RowError, match="thirteen"):
+        written(tmp_path, model="picky", fail=True)
+
+
+def test_block_that_is_written_is_counted(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", "double", config=FP32)
+    assert written(tmp_path) == {"number": 0, "rows": 1, "failed": 0}
+    assert (tmp_path / "out" / "part-000000.parquet").is_file()
