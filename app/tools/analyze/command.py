@@ -60,8 +60,11 @@ class Search:
             "rates": self.rates,
         }
         content = {"key": self.key, **{name: _listed(values) for name, values in found.items()}}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(content, indent=1, default=asdict) + "\n")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(content, indent=1, default=asdict) + "\n")
+        except OSError as error:
+            raise PerfError(f"cannot write {self.path}: {error.strerror}") from None
 
 
 def _listed(values: Mapping[Candidate, Any]) -> list[list[Any]]:
@@ -152,6 +155,7 @@ def _analyzed(
     key = {"model": options.model, "url": options.address.url, "slo": given.slo, "axes": axes, "config": now}
     output = given.output or Path(f"analyze-{options.model}")
     search = resumed(output / _STATE, key)
+    search.save()  # or it cannot, which is told before the search
     try:
         best, ratios = _searched(given, options, rules, trials, axes, now, search)
         if given.keep and best is not None:

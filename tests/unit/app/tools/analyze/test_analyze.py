@@ -20,6 +20,7 @@ from app.tools.analyze.trials import Measured, Trials
 from app.tools.perf import slo
 from app.tools.perf.generator.job import Level
 from app.tools.perf.generator.worker import Workers
+from app.tools.perf.options import PerfError
 
 CONFIG: dict[str, Any] = {
     "name": "m",
@@ -310,6 +311,8 @@ def test_search_goes_on_with_what_was_measured(tmp_path: Path) -> None:
     assert resumed(path, {**key, "model": "other"}).measured == {}
     path.write_text(json.dumps([]))
     assert resumed(path, key).predicted == {}
+    with pytest.raises(PerfError, match=r"cannot write .*: Not a directory"):
+        resumed(path / "below" / "analyze.json", key).save()
 
 
 @pytest.mark.parametrize(
@@ -332,4 +335,4 @@ def test_a_wrong_command_line_has_a_status_of_its_own(
 
 def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "m", "-u", "localhost:1", "--slo", "p99<20ms"]) == 1
-    assert "http://localhost:1: Cannot connect" in capsys.readouterr().err
+    assert "http://localhost:1: cannot connect" in capsys.readouterr().err
