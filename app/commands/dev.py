@@ -119,7 +119,8 @@ def described(change: "Change") -> str:
     applied = change.applied
     if not applied.present:
         return f"{applied.name}: removed, and unloaded"
-    what = f"{applied.name}: {_listed(change.files)} changed"
+    # None is known of a change between the load and the first look at the files.
+    what = f"{applied.name}: {_listed(change.files) or 'files'} changed"
     if not applied.error:
         return f"{what}; loaded in {applied.seconds:.2f} s"
     rest = "what was loaded before is still served" if change.served else "it is not served"

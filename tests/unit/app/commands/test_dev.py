@@ -53,6 +53,7 @@ def test_whole_reasons_are_told_of_what_is_not_served() -> None:
 def test_texts_of_changes() -> None:
     done = Change(Applied("m", True, 0.123), ["1/model.py"], True)
     assert dev.described(done) == "m: 1/model.py changed; loaded in 0.12 s"
+    assert dev.described(done._replace(files=[])) == "m: files changed; loaded in 0.12 s"
     failed = Change(Applied("m", True, 0.1, "Internal: no\n"), ["a", "b", "c", "d", "e", "f"], True)
     assert dev.described(failed) == (
         "m: a, b, c, d, e and 1 more changed; NOT loaded, what was loaded before is still served."
