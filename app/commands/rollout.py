@@ -18,12 +18,12 @@ from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus
 
 _ABOUT: Final = "Show, change and compare: how a new version of a model takes over its requests."
 _EXAMPLES: Final = """examples:
-  nereid rollout start resnet --weight 5         the newest version gets 5 % of the requests
-  nereid rollout status resnet --watch           until it is over
+  nereid rollout start resnet --weight 5         # the newest version gets 5 % of the requests
+  nereid rollout status resnet --watch           # until it is over
   nereid rollout set resnet --weight 50
-  nereid rollout promote resnet                  all requests, now
-  nereid rollout abort resnet                    no requests, now
-  nereid rollout report resnet --html ab.html    both versions compared, as a page
+  nereid rollout promote resnet                  # all requests, now
+  nereid rollout abort resnet                    # no requests, now
+  nereid rollout report resnet --html ab.html    # both versions compared, as a page
 
 exit status: 0 the rollout is on or has succeeded, or was aborted as asked; 1 it has failed or was aborted, or
 the server refuses; 2 the arguments are wrong"""

@@ -20,9 +20,9 @@ a closed loop, which begins a request when one is answered: it hides stalls, and
 Without either the closed loop measures the capacity, and open loops go up to 90% of it."""
 
 EXAMPLES: Final = """examples:
-  nereid perf -m simple                                     a curve of latency over load
+  nereid perf -m simple                                     # a curve of latency over load
   nereid perf -m simple --rate 100,200,400 --html report.html
-  nereid perf -m simple --slo 'p99<20ms,errors<0.1%'        the highest rate that keeps it
+  nereid perf -m simple --slo 'p99<20ms,errors<0.1%'        # the highest rate that keeps it
   nereid perf -m simple -i grpc --concurrency-range 1:16:5 -f report.csv
   nereid perf -m simple --rate 200 --json new.json --compare old.json
 

@@ -1,6 +1,7 @@
 """The commands beside the server."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -51,7 +52,10 @@ def test_every_command_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as exited:
             main([name, "--help"])
         assert exited.value.code == 0
-        assert f"usage: nereid {name} " in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert f"usage: nereid {name} " in shown
+        examples = [line.strip() for line in shown.splitlines() if line.startswith("  nereid ")]
+        assert not [line for line in examples if re.search(r"  +[^# ]", line)], "can be run as they are"
 
 
 def test_command_into_a_closed_pipe_prints_no_traceback() -> None:
