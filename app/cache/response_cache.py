@@ -17,6 +17,7 @@ import msgspec
 
 from app.core.errors import invalid_arg, unsupported
 from app.core.installation import install_command
+from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, Tensor
 
 logger = logging.getLogger(__name__)
@@ -114,18 +115,18 @@ class RedisCache(ResponseCache):
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._client = _redis_client(settings)
         self._decode = msgspec.msgpack.Decoder(Entry).decode
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._paused_until = 0.0
 
     def lookup(self, key: bytes, found: Found) -> None:
         if time.monotonic() < self._paused_until:
             found(None)
         else:
-            self._spawn(self._lookup(key, found))
+            self._tasks.start(self._lookup(key, found))
 
     def insert(self, key: bytes, entry: Entry) -> None:
         if time.monotonic() >= self._paused_until:
-            self._spawn(self._insert(key, entry))
+            self._tasks.start(self._insert(key, entry))
 
     async def close(self) -> None:
         if self._tasks:
@@ -150,11 +151,6 @@ class RedisCache(ResponseCache):
     def _pause(self, error: Exception) -> None:
         self._paused_until = time.monotonic() + _PAUSE_S
         logger.warning("response cache: Redis failed (%s); serving without it for %g s", error, _PAUSE_S)
-
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _redis_key(key: bytes) -> str:

@@ -29,9 +29,7 @@ class LocalRouter(Router):
         return pool
 
     def _close(self, name: str, grace: float = 60.0) -> None:
-        task = asyncio.get_running_loop().create_task(self._pools.pop(name).close(grace))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(self._pools.pop(name).close(grace))
 
 
 class LocalPublisher(RoutingPublisher):

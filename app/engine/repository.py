@@ -5,12 +5,13 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from app.core.errors import InferError, unavailable, unsupported
 from app.core.rollout.status import RolloutChange, RolloutStatus
+from app.core.tasks import Tasks
 from app.engine.local_replica import LocalApplications
 from app.engine.local_router import LocalPublisher
 from app.ingress.tracing.observer import Observer
@@ -74,19 +75,12 @@ class LocalRepository:
         self.catalog = Catalog(settings, secrets.token_bytes(32), overrides=configs)
         self.catalog.gpus = visible_gpus()
         self._publisher = LocalPublisher(router, settings.repository.namespacing)
+        self._tasks = Tasks()
         self.lifecycle = Lifecycle(
-            settings, self.catalog, self._publisher, _NOBODY, self.spawn, _AtOnce(), applications
+            settings, self.catalog, self._publisher, _NOBODY, self._tasks.start, _AtOnce(), applications
         )
         self._requests = Requests(self.lifecycle, self.catalog, configs, files)
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._poller = Poller({})
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine in the background."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def start(self) -> None:
         """Load the models of the start; one that fails is listed as such.
@@ -179,10 +173,8 @@ class LocalRepository:
             observer.apply(live)
 
     async def close(self) -> None:
-        """Wait for what runs in the background."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End what runs in the background."""
+        await self._tasks.cancel()
 
     def _require_explicit(self) -> None:
         if self._settings.repository.control_mode != "explicit":

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from app.core.inference import Sink
+from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, SequenceId
 from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.sequence_call import rank
@@ -52,7 +53,7 @@ class ReplicaPool:
         self.losses: Counter[str] = Counter()
         """Replicas lost, by how they ended."""
         self._last_control: tuple[str, Any] | None = None
-        self._control_tasks: set[asyncio.Task[Any]] = set()
+        self._control_tasks = Tasks()
 
     @property
     def available(self) -> bool:
@@ -122,12 +123,10 @@ class ReplicaPool:
             self._send_control(channel, verb, payload)
 
     def _send_control(self, channel: Channel, verb: str, payload: Any) -> None:
-        task = self._loop.create_task(channel.control(verb, payload))
-        self._control_tasks.add(task)
+        task = self._control_tasks.start(channel.control(verb, payload))
         task.add_done_callback(self._on_control_done)
 
     def _on_control_done(self, task: asyncio.Task[Any]) -> None:
-        self._control_tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.debug("control call to a replica of %s: %s", self._model, task.exception())
 

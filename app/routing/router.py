@@ -9,6 +9,7 @@ import msgspec
 
 from app.core.errors import unavailable
 from app.core.inference import Call, Sink
+from app.core.tasks import Tasks
 from app.core.tensors import InferRequest
 from app.ray_adapter import replicas
 from app.routing.pool import ReplicaPool
@@ -62,8 +63,8 @@ class Router:
         self._settings = settings
         self._pools: dict[str, ReplicaPool] = {}
         self._handles: dict[str, Any] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._watching: set[asyncio.Task[None]] = set()
+        self._closing = Tasks()
+        self._watching = Tasks()
         self._control_pools: set[str] = set()
         self.table = RoutingTable()
         self._table_changed = asyncio.Event()
@@ -285,9 +286,7 @@ class Router:
         if self._last_control is not None and application not in self._control_pools:
             pool.broadcast_control(*self._last_control)
         replicas.subscribe(application, pool.update_from_thread)
-        task = asyncio.get_running_loop().create_task(self._keep_watching(deployment, application, pool))
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        self._watching.start(self._keep_watching(deployment, application, pool))
         return pool
 
     async def _keep_watching(self, deployment: str, application: str, pool: ReplicaPool) -> None:
@@ -318,10 +317,7 @@ class Router:
     def _close(self, name: str, grace: float = _CLOSE_S) -> None:
         pool = self._pools.pop(name)
         replicas.unsubscribe(name, pool.update_from_thread)
-        loop = asyncio.get_running_loop()
         handle = self._handles.pop(name, None)
         if handle is not None:
-            loop.run_in_executor(None, handle.shutdown)
-        task = loop.create_task(pool.close(grace))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+            asyncio.get_running_loop().run_in_executor(None, handle.shutdown)
+        self._closing.start(pool.close(grace))

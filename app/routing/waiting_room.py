@@ -14,6 +14,7 @@ import msgspec
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.inference import Call, Sink
+from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, failed
 from app.routing.table import NotLoaded, VersionEntry, not_ready
 from app.transport.channel.client import DEADLINE_EXCEEDED
@@ -114,7 +115,7 @@ class WaitingRoom:
         self._limits = limits or WaitingLimits()
         self._groups: dict[tuple[str, int], dict[_Waiter, None]] = {}
         """Those that wait for a version, in the order of their arrival."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.counts = WaitingCounts()
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> "WaitingCall":
@@ -147,9 +148,7 @@ class WaitingRoom:
 
     async def close(self) -> None:
         """Stop waiting for the manager."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     def remove(self, waiter: _Waiter) -> bool:
         """Forget a waiter; return whether it was still waiting."""
@@ -182,9 +181,7 @@ class WaitingRoom:
             self._groups[key][waiter] = None
             return
         self._groups[key] = {waiter: None}
-        task = loop.create_task(self._bring(key))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._bring(key))
 
     def _expire(self, waiter: _Waiter, late: Failure) -> None:
         if self.remove(waiter):

@@ -7,8 +7,8 @@ tables. The data plane works without it. After a restart it recovers its state f
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,6 +16,7 @@ from app.core.errors import InferError, unavailable
 from app.core.observability.log import VERBATIM, configure_logging
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange
+from app.core.tasks import Tasks
 from app.ray_adapter import store
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.serve_log import omit_failures
@@ -82,17 +83,17 @@ class RepositoryManager:
         self._overrides = Overrides(private_root() / "overrides", limits.override_bytes)
         self._publisher = RoutingPublisher(settings.repository.namespacing)
         rollouts = Rollouts(Records(store))
+        self._background = Tasks()
         self.lifecycle = Lifecycle(
-            settings, self._catalog, self._publisher, ingress, self._spawn, rollouts, applications
+            settings, self._catalog, self._publisher, ingress, self._background.start, rollouts, applications
         )
         self._requests = Requests(self.lifecycle, self._catalog, self._configs, self._overrides)
         self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on)
         executions = ExecutionReader(lambda: self.lifecycle.loaded, self._channels)
         self._rollouts = RolloutDriver(
-            rollouts, self.lifecycle, judge, self._spawn, self._scaler.missing, executions
+            rollouts, self.lifecycle, judge, self._background.start, self._scaler.missing, executions
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
-        self._background: set[asyncio.Task[Any]] = set()
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
         self._stopping = False
@@ -245,15 +246,15 @@ class RepositoryManager:
 
     async def _start_up(self) -> None:
         lifecycle = self.lifecycle
-        lost = await recover(lifecycle, self._catalog, self._overrides, self._ingress, self._spawn)
+        lost = await recover(lifecycle, self._catalog, self._overrides, self._ingress, self._background.start)
         # A restart of the manager must not make the server unready.
         self.lifecycle.initialised = self.lifecycle.all_loaded = bool(self.lifecycle.entries)
         self._follow_nodes()
         await self._on_demand.start(self._catalog, lambda: applications.routed_ensembles(*self._ingress))
         await self.lifecycle.publish()
         self._recovered.set()
-        self._spawn(self._rollouts.run(lambda: self._stopping))
-        self._spawn(self._scaler.run(lambda: self._stopping))
+        self._background.start(self._rollouts.run(lambda: self._stopping))
+        self._background.start(self._scaler.run(lambda: self._stopping))
         await self._requests.release_files()
         on_disk = await self._scan_at_start()
         if on_disk is not None:
@@ -290,7 +291,7 @@ class RepositoryManager:
         await self.lifecycle.publish_and_wait()
         logger.info("\n%s", load_messages.status_table(self.table), extra=VERBATIM)
         if self._settings.repository.control_mode == "poll":
-            self._spawn(self._poll(poller))
+            self._background.start(self._poll(poller))
 
     def _channels(self) -> Router:
         return Router(node_id(), self._key, self._settings.cluster.transport)
@@ -302,7 +303,7 @@ class RepositoryManager:
         cluster = self._settings.cluster
         if cluster.channel_address == NODE_ADDRESS:
             watch = NodeWatch(self._ingress, self._settings.ingress.replicas, self._set_gpus)
-            self._spawn(watch.run(lambda: self._stopping))
+            self._background.start(watch.run(lambda: self._stopping))
         else:
             warn_of_nodes_out_of_reach(len(nodes), cluster.channel_address)
 
@@ -328,7 +329,7 @@ class RepositoryManager:
 
     async def _apply(self, changed: Iterable[str], present: Collection[str]) -> None:
         """Load and unload changed models; return when that is done, though not for loads that take long."""
-        changes = [self._spawn(self._apply_change(name, name in present)) for name in changed]
+        changes = [self._background.start(self._apply_change(name, name in present)) for name in changed]
         if changes:
             ended, _ = await asyncio.wait(changes, timeout=LONG_LOAD_S)
             for change in ended:
@@ -349,9 +350,3 @@ class RepositoryManager:
     def _unreachable(self) -> set[str]:
         """Return adopted models whose channels have another key: they are from an earlier deployment."""
         return {spec.identifier for spec in self.lifecycle.loaded.values() if spec.key != self._key}
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from app.core.config.rate_limit import Demand
 from app.core.config.validation import validate_instances
 from app.core.errors import InferError, internal
 from app.core.installation import SERVER_PYTHON
+from app.core.tasks import Tasks
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Backend, Instance, Model
 from deployments.event_loop_execution.watchdog import LoopWatchdog
@@ -75,7 +76,7 @@ class InstancePool:
         self._limiter: RateLimiter | None = None
         self._placed: list[_Placed] = []
         self._leaving: set[InstanceThread] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._indices = itertools.count()
         self._changing = threading.Lock()
 
@@ -112,7 +113,7 @@ class InstancePool:
     def watch_executions(self, announce: Callable[[bool], None]) -> None:
         """End executions that exceed the model's time limit, if it has one; on the loop."""
         if self._limit is not None:
-            self._keep(self._limit.watch(lambda: announce(False)))
+            self._tasks.start(self._limit.watch(lambda: announce(False)))
 
     def watch_readiness(self, announce: Callable[[bool], None]) -> ReadinessWatch:
         """Return a watch on the readiness of the instances; `announce` as in `ReadinessWatch`."""
@@ -241,12 +242,7 @@ class InstancePool:
         self._add_to_scheduler(added)
         for _, thread in removed:  # in the background: their requests may take any time to finish
             self._leaving.add(thread)
-            self._keep(self._remove(thread))
-
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._remove(thread))
 
     async def _remove(self, thread: InstanceThread) -> None:
         if not thread.instance.passive:

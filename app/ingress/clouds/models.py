@@ -1,6 +1,5 @@
 """SageMaker's `/models`: many models in one server, each loaded from a directory that the platform names."""
 
-import asyncio
 import os
 import re
 from typing import Any, Final
@@ -35,9 +34,7 @@ class ModelsRoute:
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Answer in a task, which goes on when the client has gone."""
-        task = asyncio.get_running_loop().create_task(self._run(exchange, bytes(body[: _MAX_REQUEST + 1])))
-        self._context.tasks.add(task)
-        task.add_done_callback(self._context.tasks.discard)
+        self._context.tasks.start(self._run(exchange, bytes(body[: _MAX_REQUEST + 1])))
 
     async def _run(self, exchange: Exchange, body: bytes) -> None:
         try:

@@ -4,7 +4,6 @@ Statuses and texts are tritonserver's (src/vertex_ai_server.cc), over the routes
 and tokens are the same.
 """
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -61,9 +60,7 @@ class VertexAiFront(PlatformFront):
 
     def run(self, exchange: Exchange, body: memoryview, find: Callable[[], Awaitable[Route]]) -> None:
         """Answer by a route that is found first."""
-        task = asyncio.get_running_loop().create_task(_answer(exchange, body, find))
-        self._context.tasks.add(task)
-        task.add_done_callback(self._context.tasks.discard)
+        self._context.tasks.start(_answer(exchange, body, find))
 
     async def find_health(self, head: RequestHead) -> Route:
         """Return the route of a health check.

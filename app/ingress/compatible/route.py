@@ -27,10 +27,8 @@ class TaskRoute(ABC):
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Answer a request."""
-        task = asyncio.get_running_loop().create_task(self._run(exchange, body))
+        task = self.context.tasks.start(self._run(exchange, body))
         exchange.on_disconnect = partial(_cancel, task)
-        self.context.tasks.add(task)
-        task.add_done_callback(self.context.tasks.discard)
 
     async def _run(self, exchange: Exchange, body: memoryview) -> None:
         try:

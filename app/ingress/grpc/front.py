@@ -9,6 +9,7 @@ from typing import Final
 from app.core.errors import Failure, InferError, unavailable
 from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
+from app.core.tasks import Tasks
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.grpc import guarded_method
 from app.ingress.access.guard import Guard
@@ -69,7 +70,7 @@ class GrpcFront:
         self._server: Http2Server | None = None
         self._stopping = asyncio.Event()
         self._streams: set[InferStream] = set()
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting = Tasks()
 
     async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
         """Listen.
@@ -165,12 +166,10 @@ class GrpcFront:
 
     def _infer_loaded(self, call: UnaryCall, data: Buffer, entry: VersionEntry) -> None:
         """Submit a request again when an idle version is loaded."""
-        task = asyncio.get_running_loop().create_task(self._service.wait_loaded(entry))
-        self._waiting.add(task)
+        task = self._waiting.start(self._service.wait_loaded(entry))
         call.on_cancel = task.cancel
 
         def loaded(task: asyncio.Task[None]) -> None:
-            self._waiting.discard(task)
             if task.cancelled() or call.over:
                 return
             try:

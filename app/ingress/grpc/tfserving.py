@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, unsupported
+from app.core.tasks import Tasks
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.caller import GRANT
 from app.ingress.grpc.rpc import Method
@@ -39,14 +40,11 @@ def tfserving_methods(service: InferenceService) -> dict[str, Method]:
 
 def _start(answer: Any, call: UnaryCall, data: Buffer) -> None:
     """Answer a call in a task, which ends with the call."""
-    task = asyncio.get_running_loop().create_task(_run(answer, call, data))
-    _RUNNING.add(task)
-    task.add_done_callback(_RUNNING.discard)
-    call.on_cancel = task.cancel
+    call.on_cancel = _RUNNING.start(_run(answer, call, data)).cancel
 
 
-_RUNNING: Final[set[asyncio.Task[None]]] = set()
-"""Tasks, so that they are not garbage collected; as many as there are calls, which the server limits."""
+_RUNNING: Final = Tasks()
+"""As many as there are calls, which the server limits."""
 
 
 async def _run(answer: Any, call: UnaryCall, data: Buffer) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from app.core.errors import internal
+from app.core.tasks import Tasks
 from app.ingress.http1.exchange import Exchange
 from app.protocol.http.http1 import RequestHead
 
@@ -21,7 +22,7 @@ class AsgiRoute:
     The task is not cancelled when its client disconnects, so that a started load completes.
     """
 
-    def __init__(self, app: AsgiApp, head: RequestHead, tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(self, app: AsgiApp, head: RequestHead, tasks: Tasks) -> None:
         self._app = app
         self._head = head
         self._tasks = tasks
@@ -29,9 +30,7 @@ class AsgiRoute:
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Answer one request."""
         call = _AsgiCall(exchange, bytes(body))
-        task = asyncio.get_running_loop().create_task(call.run(self._app, self._scope()))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(call.run(self._app, self._scope()))
 
     def _scope(self) -> dict[str, Any]:
         head = self._head

@@ -1,9 +1,9 @@
 """The HTTP server of the metrics port."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from app.core.tasks import Tasks
 from app.ingress.access.guard import Ask, Guard
 from app.ingress.access.http import guarded_route
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
@@ -35,7 +35,7 @@ class MetricsFront:
     ) -> None:
         self._collect = collect
         self._guard = guard
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._server = HttpServer(self.route, settings)
 
     async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
@@ -68,15 +68,13 @@ class MetricsFront:
 class MetricsRoute:
     """Answers with the metrics, in one of `tasks`."""
 
-    def __init__(self, collect: Collect, tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(self, collect: Collect, tasks: Tasks) -> None:
         self._collect = collect
         self._tasks = tasks
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Collect the metrics and respond."""
-        task = asyncio.get_running_loop().create_task(self._respond(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._respond(exchange))
 
     async def _respond(self, exchange: Exchange) -> None:
         try:

@@ -8,6 +8,7 @@ from time import monotonic_ns
 from typing import TypeVar
 
 from app.core.inference import Call, Sink
+from app.core.tasks import Tasks
 from app.core.tensors import InferRequest
 from app.ingress.http1.exchange import Exchange
 from app.ingress.net.slow_clients import SendBufferLimit
@@ -32,7 +33,7 @@ class RouteContext:
         max_input_size: bytes of JSON or raw input that a request may have.
         limits: limits of connections and streams.
         send_buffers: the limit on response bytes buffered for slow clients.
-        tasks: running tasks, kept so that they are not garbage collected.
+        tasks: of requests that a task answers.
     """
 
     service: InferenceService
@@ -41,7 +42,7 @@ class RouteContext:
     max_input_size: int
     limits: Http1Settings
     send_buffers: SendBufferLimit
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: Tasks = field(default_factory=Tasks)
 
     def submit(
         self, exchange: Exchange, entry: VersionEntry, request: InferRequest, sink: Sink, traceparent: str
@@ -58,12 +59,10 @@ class RouteContext:
 
     def start_loaded(self, exchange: Exchange, entry: VersionEntry, start: Callable[[], None]) -> None:
         """Start to answer when an idle version is loaded, unless the client has gone."""
-        task = asyncio.get_running_loop().create_task(self.service.wait_loaded(entry))
+        task = self.tasks.start(self.service.wait_loaded(entry))
         exchange.on_disconnect = partial(_cancel, task)
-        self.tasks.add(task)
 
         def loaded(task: asyncio.Task[None]) -> None:
-            self.tasks.discard(task)
             if exchange.closed or task.cancelled():
                 return
             try:

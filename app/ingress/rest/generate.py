@@ -150,9 +150,7 @@ class _StreamWriter(_ResponseWriter):
         self._changed = asyncio.Event()
 
     def start(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._write())
-        self._context.tasks.add(task)
-        task.add_done_callback(self._context.tasks.discard)
+        self._context.tasks.start(self._write())
 
     def cancel(self) -> None:
         super().cancel()

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
+from app.core.tasks import Tasks
 from deployments.execution.instance_thread import Batch, InstanceThread
 
 logger = logging.getLogger(__name__)
@@ -57,13 +58,11 @@ class ServeBatch:
 
     def __init__(self, max_rows: int, make: MakeBatched = serve_batched) -> None:
         self._batched = make(execute, max_rows, _MAX_BATCHES)
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = Tasks()
 
     def start(self, instance: InstanceThread, batch: Batch) -> None:
         """Execute a batch on an instance, without waiting for it."""
-        task = asyncio.get_running_loop().create_task(self._execute(instance, batch))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running.start(self._execute(instance, batch))
 
     async def _execute(self, instance: InstanceThread, batch: Batch) -> None:
         try:
