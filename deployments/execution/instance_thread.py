@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
@@ -55,18 +55,16 @@ class InstanceThread:
         backend: Backend,
         instance: Instance,
         responses: ResponseQueue,
-        decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[["InstanceThread", Batch], None],
         watchdog: LoopWatchdog,
-        policy: Mapping[str, str] = {},
     ) -> None:
-        """`policy` is the instance's host policy."""
         self.instance = instance
         instance.reply_all = responses.reply_all
         self._backend = backend
         self._responses = responses
-        self._one_response = not decoupled  # responses come with the end of the execution
+        # Of a model that is not decoupled, responses come with the end of the execution.
+        self._one_response = not instance.model.config.model_transaction_policy.decoupled
         self.is_only_instance = True
         """The model has no other instance in this replica."""
         self.executing: Batch | None = None
@@ -76,7 +74,6 @@ class InstanceThread:
         self._loop = loop
         self._finished = finished
         self._watchdog = watchdog
-        self._policy = policy
         self._work: queue.SimpleQueue[Batch | SequenceId | Callable[[], object] | None] = queue.SimpleQueue()
         self._finalizes_sequences = type(backend).sequence_finalize is not Backend.sequence_finalize
         self._loop_executor: EventLoopExecutor[Batch] | None = None
@@ -166,7 +163,7 @@ class InstanceThread:
 
     def _run(self) -> None:
         try:
-            host_policy.apply(self._policy)
+            host_policy.apply(self.instance.host_policy)
             self._backend.instance_initialize(self.instance)
         except BaseException as error:
             self._error = error
@@ -290,9 +287,7 @@ class InstanceThread:
                 batch.begun.finish()
         except InferError as error:
             _fail(batch.requests, Failure(error.code, error.message, FailureReason.BACKEND))
-        except (
-            BaseException
-        ) as error:  # SystemExit too: a model that calls exit() ends its batch, not the thread
+        except BaseException as error:  # SystemExit too: a model's exit() ends its batch, not the thread
             logger.exception("executing a batch on instance %s", instance.name)
             text = str(error) or repr(error)
             _fail(batch.requests, Failure(ErrorCode.INTERNAL, text, FailureReason.BACKEND))

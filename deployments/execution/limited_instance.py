@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from backends.base import Backend, Instance
@@ -28,15 +28,13 @@ class LimitedInstance(InstanceThread):
         backend: Backend,
         instance: Instance,
         responses: ResponseQueue,
-        decoupled: bool,
         loop: asyncio.AbstractEventLoop,
         finished: Callable[[InstanceThread, Batch], None],
         watchdog: LoopWatchdog,
-        policy: Mapping[str, str],
         permits: Permits,
         expects: Callable[[], bool],
     ) -> None:
-        super().__init__(backend, instance, responses, decoupled, loop, finished, watchdog, policy)
+        super().__init__(backend, instance, responses, loop, finished, watchdog)
         self._permits = permits
         self._expects = expects
         self._next: Batch | None = None

@@ -213,14 +213,13 @@ class InstancePool:
 
     def _thread(self, placement: Placement, permits: Permits | None) -> InstanceThread:
         instance = placement.make_instance(self._model, next(self._indices))
-        instance.host_policy = policy = self._spec.host_policy.get(placement.host_policy, {})
-        decoupled = self._model.config.model_transaction_policy.decoupled
+        instance.host_policy = self._spec.host_policy.get(placement.host_policy, {})
         scheduler, loop = self._scheduler, self._plane.loop
-        common = (self._backend, instance, self._responses, decoupled, loop, scheduler.finished)
+        common = (self._backend, instance, self._responses, loop, scheduler.finished, self.watchdog)
         if permits is None:
-            thread = InstanceThread(*common, self.watchdog, policy)
+            thread = InstanceThread(*common)
         else:
-            thread = LimitedInstance(*common, self.watchdog, policy, permits, lambda: scheduler.pending > 0)
+            thread = LimitedInstance(*common, permits, lambda: scheduler.pending > 0)
         thread.has_time_limit = self._limit is not None
         if not instance.passive:
             instance.lost = partial(self._suspend, thread)

@@ -64,7 +64,7 @@ class Bench:
         instance = Instance(model, "m_0_0")
         self.watchdog = LoopWatchdog("m")
         self.thread = InstanceThread(
-            backend, instance, self.response_queue, decoupled, loop, self._finished, self.watchdog
+            backend, instance, self.response_queue, loop, self._finished, self.watchdog
         )
 
     def _deliver(self, pending: QueuedRequest, response: InferResponse) -> None:
