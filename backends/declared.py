@@ -5,7 +5,7 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.model_config import dims_text
+from app.core.config.model_config import copied, dims_text
 from app.core.errors import InferError, invalid_arg
 
 _BOOLEAN_CONTROLS: Final = {
@@ -70,8 +70,7 @@ def check_tensors(config: mc.ModelConfig, inputs: Tensors, outputs: Tensors, req
 
 def with_completed(config: mc.ModelConfig, completed: mc.ModelConfig) -> mc.ModelConfig:
     """Return a copy with what a backend's code may complete, but for the scheduler."""
-    result = mc.ModelConfig()
-    result.CopyFrom(config)
+    result = copied(config)
     result.max_batch_size = completed.max_batch_size
     for field in ("input", "output"):
         result.ClearField(field)

@@ -7,7 +7,7 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.model_config import dims_text
+from app.core.config.model_config import copied, dims_text
 from app.core.errors import invalid_arg
 from backends.base import Model
 from backends.declared import unexpected
@@ -28,8 +28,7 @@ def complete(model: Model, forest: Forest, settings: Settings, is_classifier: bo
 
     Without both, max_batch_size is set too, and the dynamic batcher is turned on unless there is a scheduler.
     """
-    config = mc.ModelConfig()
-    config.CopyFrom(model.config)
+    config = copied(model.config)
     if not config.input and not config.output:
         default = model.backend_config.get("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE)
         config.max_batch_size = config.max_batch_size or max(int(default), 0)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import onnxruntime as ort
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.model_config import dims_text
+from app.core.config.model_config import copied, dims_text
 from app.core.errors import internal, invalid_arg, unsupported
 from backends.base import Model
 from backends.declared import check_dims, controls, declared_dims, unexpected
@@ -92,8 +92,7 @@ def complete(model: Model, io: OnnxIO) -> mc.ModelConfig:
     Raises:
         InferError: INVALID_ARG when max_batch_size is set and the model cannot batch.
     """
-    config = mc.ModelConfig()
-    config.CopyFrom(model.config)
+    config = copied(model.config)
     tensors = [*io.inputs.values(), *io.outputs.values()]
     if all(tensor.shape[:1] == (-1,) for tensor in tensors):
         default = model.backend_config.get("default-max-batch-size", _DEFAULT_MAX_BATCH_SIZE)

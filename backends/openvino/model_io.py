@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import openvino as ov
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.model_config import datatype_name, dims_text
+from app.core.config.model_config import copied, datatype_name, dims_text
 from app.core.errors import InferError, internal, invalid_arg
 from backends.base import Model
 from backends.declared import controls, unexpected
@@ -99,8 +99,7 @@ def complete(model: Model, ports: Ports) -> mc.ModelConfig:
     Raises:
         InferError: INTERNAL for a tensor whose type Triton's backend does not support.
     """
-    config = mc.ModelConfig()
-    config.CopyFrom(model.config)
+    config = copied(model.config)
     if all(port.batches for port in (*ports.inputs, *ports.outputs)):
         _complete_batching(model, config)
     elif config.max_batch_size:

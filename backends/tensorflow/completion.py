@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import copied
 from app.core.errors import internal, invalid_arg
 from backends.declared import declared_dims
 from backends.tensorflow.signature import TfSignature, TfTensor
@@ -33,8 +34,7 @@ def complete(declared: mc.ModelConfig, signature: TfSignature, default_batch: in
     Raises:
         InferError: INTERNAL or INVALID_ARG when configuration and model contradict each other.
     """
-    config = mc.ModelConfig()
-    config.CopyFrom(declared)
+    config = copied(declared)
     batched = _batches(config, signature) and max(config.max_batch_size, default_batch) > 0
     if batched and not config.max_batch_size:
         config.max_batch_size = default_batch

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.model_config import dims_text
+from app.core.config.model_config import copied, dims_text
 from app.core.errors import internal, invalid_arg
 from backends.declared import controls, unexpected
 from backends.signature import Shape
@@ -105,7 +105,7 @@ def complete(config: mc.ModelConfig, io: EngineIO) -> mc.ModelConfig:
     Raises:
         InferError: INVALID_ARG or INTERNAL where the configuration contradicts the engine.
     """
-    config = _copy(config)
+    config = copied(config)
     largest = _max_batch_size(config, io)
     if config.max_batch_size > largest:
         raise internal(
@@ -123,12 +123,6 @@ def complete(config: mc.ModelConfig, io: EngineIO) -> mc.ModelConfig:
     for tensor, known in _pairs(config, io):
         _fill(tensor, known, config.max_batch_size > 0)
     return config
-
-
-def _copy(config: mc.ModelConfig) -> mc.ModelConfig:
-    copy = mc.ModelConfig()
-    copy.CopyFrom(config)
-    return copy
 
 
 def _server_tensors(config: mc.ModelConfig) -> set[str]:

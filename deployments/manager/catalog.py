@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.model_config import change_requires_reload
+from app.core.config.model_config import change_requires_reload, copied
 from app.core.config.normalise import without_instances
 from app.core.config.text import parse_config_json
 from app.core.config.version_policy import absent_versions, require_versions, served_versions
@@ -176,12 +176,9 @@ def _unpolled(name: str) -> str:
 
 def _same_replica(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
     """Return whether two configurations make the same replica, whatever their version policies."""
-    copies = []
-    for config in (one, other):
-        copy = mc.ModelConfig()
-        copy.CopyFrom(config)
+    copies = copied(one), copied(other)
+    for copy in copies:
         copy.ClearField("version_policy")
-        copies.append(copy)
     return bool(copies[0] == copies[1])
 
 

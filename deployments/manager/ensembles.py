@@ -12,7 +12,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.ensemble import conditions
-from app.core.config.model_config import WILDCARD, datatype_name, dims_text
+from app.core.config.model_config import WILDCARD, copied, datatype_name, dims_text
 from app.core.config.normalise import ENSEMBLE
 from app.core.config.validation import check_cache
 from app.core.errors import InferError, invalid_arg
@@ -88,8 +88,7 @@ class _Resolver:
         return self._known[key]
 
     def _ensemble(self, entry: VersionEntry) -> VersionEntry:
-        config = mc.ModelConfig()
-        config.CopyFrom(entry.model_config)
+        config = copied(entry.model_config)
         steps = [self._step(entry.name, step) for step in config.ensemble_scheduling.step]
         for step, called in zip(config.ensemble_scheduling.step, steps, strict=True):
             step.model_namespace = namespace_of(called.name)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import copied
 from app.core.config.normalise import normalise
 from app.core.config.rate_limit import Demand
 from app.core.config.validation import validate_instances
@@ -128,8 +129,7 @@ class InstancePool:
         Raises:
             InferError: the change was refused; the instances are as before.
         """
-        config = mc.ModelConfig()
-        config.CopyFrom(self._model.config)
+        config = copied(self._model.config)
         del config.instance_group[:]
         config.instance_group.extend(mc.ModelConfig.FromString(declared).instance_group)
         preferred = self._backend.preferred_groups(self._model.backend_config, self._spec.auto_complete)

@@ -114,6 +114,13 @@ def dims_text(dims: Sequence[int]) -> str:
     return "[" + ",".join(str(d) if -(1 << 64) < d < 1 << 64 else "<out of range>" for d in dims) + "]"
 
 
+def copied(config: mc.ModelConfig) -> mc.ModelConfig:
+    """Return a copy of a configuration, which may be changed."""
+    copy = mc.ModelConfig()
+    copy.CopyFrom(config)
+    return copy
+
+
 def change_requires_reload(old: mc.ModelConfig, new: mc.ModelConfig) -> bool:
     """Return whether a changed configuration requires a reload.
 
@@ -123,8 +130,7 @@ def change_requires_reload(old: mc.ModelConfig, new: mc.ModelConfig) -> bool:
 
 
 def _without_in_place_fields(config: mc.ModelConfig) -> mc.ModelConfig:
-    copy = mc.ModelConfig()
-    copy.CopyFrom(config)
+    copy = copied(config)
     copy.ClearField("instance_group")
     copy.ClearField("version_policy")
     return copy

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import copied
 from app.core.errors import invalid_arg
 
 ENSEMBLE: Final = "ensemble"
@@ -65,7 +66,7 @@ def infer_backend(config: mc.ModelConfig, listing: Collection[str]) -> mc.ModelC
     Raises:
         InferError: INVALID_ARG when the backend cannot be inferred.
     """
-    result = _copy(config)
+    result = copied(config)
     if result.HasField("ensemble_scheduling") and not result.platform and not result.backend:
         result.platform = ENSEMBLE
     if result.platform == ENSEMBLE:
@@ -141,19 +142,13 @@ def normalise(
 
 def without_instances(config: mc.ModelConfig) -> mc.ModelConfig:
     """Return a copy with Triton's defaults but for the instance groups, which only the backend can tell."""
-    result = _copy(config)
+    result = copied(config)
     if not result.HasField("version_policy"):
         result.version_policy.latest.num_versions = 1
     _default_batching(result)
     if not result.HasField("ensemble_scheduling"):
         _default_pinned_memory(result.optimization)
     return result
-
-
-def _copy(config: mc.ModelConfig) -> mc.ModelConfig:
-    copy = mc.ModelConfig()
-    copy.CopyFrom(config)
-    return copy
 
 
 def _default_batching(config: mc.ModelConfig) -> None:
