@@ -34,7 +34,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
     "migrate": Command("app.commands.migrate", "Make a repository of the models of another server."),
     "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),
-    "rollout": Command("app.commands.rollout", "Show, change and compare rollouts of new versions."),
+    "rollout": Command("app.commands.rollout.command", "Show, change and compare rollouts of new versions."),
     "status": Command("app.commands.status", "Print addresses, models and processes of a server."),
     "token": Command("app.commands.token", "Make, list and revoke tokens of clients."),
 }

@@ -15,10 +15,11 @@ TREES = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
-app.commands: app.access app.console app.core app.core.config app.core.observability app.core.rollout
+app.commands: app.access app.console app.core app.core.config app.core.observability
     app.engine app.offline app.routing app.settings app.tools app.tools.migrate backends
     deployments.environments
     deployments.manager deployments.model_store nereid
+app.commands.rollout: app.commands app.core.rollout app.tools
 app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
 app.core.config: app.core
@@ -85,7 +86,7 @@ app.tools.perf: app.tools.perf.generator nereid_client
 app.tools.perf.command: app.tools app.tools.perf app.tools.perf.generator app.tools.perf.report
     nereid_client
 app.tools.perf.generator: nereid_client
-app.tools.perf.report: app.tools.perf app.tools.perf.generator
+app.tools.perf.report: app.tools app.tools.perf app.tools.perf.generator
 app.transport: app.core
 app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
 app.transport.memory: app.core app.native app.transport

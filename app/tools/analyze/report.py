@@ -15,8 +15,9 @@ from tritonclient.grpc import model_config_pb2
 from app.tools.analyze.choice import pareto
 from app.tools.analyze.space import Candidate
 from app.tools.analyze.trials import Measured
+from app.tools.html_page import section
 from app.tools.perf.report import charts
-from app.tools.perf.report.page import html_page, section, table
+from app.tools.perf.report.page import chart_page, table
 
 HEAD = ("configuration", "predicted/s", "measured/s", "p50 ms", "p99 ms", "mean batch", "")
 
@@ -76,7 +77,7 @@ def page(
     best = table(
         ("answers/s", "p99 ms", "configuration"), [(f"{r:.4g}", f"{ms:.2f}", name) for r, ms, name in front]
     )
-    return html_page(
+    return chart_page(
         title,
         "".join(f"<p>{escape(text)}</p>" for text in sentences)
         + section("Configurations", table(HEAD, lines))

@@ -6,40 +6,25 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from app.tools.html_page import html_page, section
 from app.tools.perf.compare import Change
 from app.tools.perf.report import charts
 from app.tools.perf.report.text import notes
 from app.tools.perf.result import Result
 
 _STYLE: Final = """
-:root { color-scheme: light dark; --page: #f7f7f5; --card: #fff; --text: #1d1f21; --soft: #656a70;
-  --line: #e2e3e0; --good: #2c7a4b; --bad: #b3261e; --c0: #3767a6; --c1: #c2571a; --c2: #2c7a4b;
-  --c3: #8a4fa3; --c4: #a68a1a; --c5: #1b8a8f; --c6: #b0386a; --c7: #6a6f75; }
-@media (prefers-color-scheme: dark) { :root { --page: #16181a; --card: #1f2225; --text: #e6e7e8;
-  --soft: #9aa0a6; --line: #34383c; --good: #67c08b; --bad: #f28b82; --c0: #8fb3dc; --c1: #f0995a;
-  --c2: #67c08b; --c3: #c79ad8; --c4: #d9c15a; --c5: #62c4c9; --c6: #e68ab0; --c7: #9aa0a6; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--text); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 72rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1rem; margin: 0 0 .75rem; }
-.soft { color: var(--soft); } .bad { color: var(--bad); } .good { color: var(--good); }
-section { background: var(--card); border: 1px solid var(--line); border-radius: .6rem;
-  padding: 1.1rem 1.25rem; margin-top: 1rem; overflow-x: auto; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem; }
-.pair section { min-width: 0; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+:root { --c0: #3767a6; --c1: #c2571a; --c2: #2c7a4b; --c3: #8a4fa3; --c4: #a68a1a; --c5: #1b8a8f;
+  --c6: #b0386a; --c7: #6a6f75; }
+@media (prefers-color-scheme: dark) { :root { --c0: #8fb3dc; --c1: #f0995a; --c2: #67c08b; --c3: #c79ad8;
+  --c4: #d9c15a; --c5: #62c4c9; --c6: #e68ab0; --c7: #9aa0a6; } }
 th, td { text-align: right; padding: .3rem .6rem; border-top: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } thead th { color: var(--soft); font-weight: 500; }
-svg { width: 100%; max-width: 48rem; height: auto; display: block; } p.soft { margin: .2rem 0; }
-svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
-.axis { stroke: var(--line); } .line { fill: none; stroke: currentcolor; stroke-width: 2; }
+th:first-child, td:first-child { text-align: left; }
+svg { max-width: 48rem; } p.soft { margin: .2rem 0; }
+.line { fill: none; stroke: currentcolor; stroke-width: 2; }
 circle, rect { fill: currentcolor; }
 .legend { margin: .5rem 0 0; } .key { margin-right: 1rem; }
-.key::before { content: ""; display: inline-block; width: .7rem; height: .7rem; border-radius: .15rem;
-  background: currentcolor; margin-right: .4rem; }
 """
 _COLOR_CLASSES: Final = "".join(f".c{i} {{ color: var(--c{i}); }} " for i in range(8))
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _PERCENTILES: Final = ("p50", "p90", "p95", "p99", "p99.9")
 
 
@@ -47,7 +32,7 @@ def page(document: Mapping[str, Any], results: Sequence[Result], changes: Sequen
     """Return the page."""
     title = f"{document['model']} at {document['url']}"
     about = f"{document['server']}, batch {document['batch']}, {document['arrivals']}"
-    return html_page(
+    return chart_page(
         title,
         f'<p class="soft">{escape(about)}; {escape(document["when"])}</p>{_objective(document)}'
         f"{_results(results)}{_changes(changes)}"
@@ -55,28 +40,9 @@ def page(document: Mapping[str, Any], results: Sequence[Result], changes: Sequen
     )
 
 
-def html_page(title: str, body: str) -> str:
-    """Return a page with the style of this one."""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(title)}</title>
-<style>{_STYLE}{_COLOR_CLASSES}</style>
-</head>
-<body><main>
-<h1>{escape(title)}</h1>
-{body}
-</main></body>
-</html>
-"""
-
-
-def section(title: str, body: str) -> str:
-    """Return a card; "" without a body."""
-    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
+def chart_page(title: str, body: str) -> str:
+    """Return a page whose charts and tables look as those of this one."""
+    return html_page(title, _STYLE + _COLOR_CLASSES, body)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.commands import rollout as command
-from app.commands.rollout_page import page
-from app.commands.rollout_text import comparison, duration, line, screen
+from app.commands.rollout import command
+from app.commands.rollout.page import page
+from app.commands.rollout.text import comparison, duration, line, screen
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 from app.protocol.rollout import status_fields

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import msgspec
 import yaml
 
-from app.commands.rollout_page import page
-from app.commands.rollout_text import comparison, line, screen
+from app.commands.rollout.page import page
+from app.commands.rollout.text import comparison, line, screen
 from app.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus
 
