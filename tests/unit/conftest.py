@@ -7,6 +7,8 @@ import pytest
 import ray
 
 from app.core.observability.log import PACKAGES
+from app.native.choice import missing
+from app.transport.wire import compiled
 from tests.certificates import Authority, Pair
 
 
@@ -31,6 +33,15 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def pair(authority: Authority) -> Pair:
     return authority.issue("server")
+
+
+@pytest.fixture(params=["python", "native"])
+def data_plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Read, write and handle messages by Python, or by the extension where it is compiled."""
+    if request.param == "native" and missing():
+        pytest.skip(missing())
+    monkeypatch.setattr(compiled, "is_native", lambda _: request.param == "native")
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -5,18 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.native.choice import missing
-from app.transport.wire import compiled
 from tests.unit.deployments.served_model_bench import Bench
-
-
-@pytest.fixture(params=["python", "native"])
-def data_plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have plain requests handled by Python, or by the extension where it is compiled."""
-    if request.param == "native" and missing():
-        pytest.skip(missing())
-    monkeypatch.setattr(compiled, "is_native", lambda _: request.param == "native")
-    return str(request.param)
 
 
 @pytest.fixture

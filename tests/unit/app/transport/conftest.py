@@ -13,11 +13,9 @@ import uvloop
 
 from app.core.errors import Failure, not_found
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.native.choice import missing
 from app.transport.channel.client import Channel
 from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
-from app.transport.wire import compiled
 from tests.waiting import until
 
 KEY = b"a key of the cluster, 32 bytes.."
@@ -29,15 +27,6 @@ ROOT = Path(__file__).resolve().parents[4]
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run every asynchronous test here under both loops."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(params=["python", "native"])
-def data_plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Read and write messages by Python, or by the extension where it is compiled."""
-    if request.param == "native" and missing():
-        pytest.skip(missing())
-    monkeypatch.setattr(compiled, "is_native", lambda _: request.param == "native")
-    return str(request.param)
 
 
 @pytest.fixture(params=["unix", "tcp"])
