@@ -19,7 +19,6 @@ from app.routing.router import Router
 from app.settings.settings import ServerSettings
 from deployments.manager.catalog import Catalog
 from deployments.manager.lifecycle import Lifecycle
-from deployments.manager.model_locks import requested_by
 from deployments.manager.polling import Poller
 from deployments.manager.requests import Requests
 from deployments.model_store.cache import private_root as cache_root
@@ -110,13 +109,9 @@ class LocalRepository:
         *,
         directory: str = "",
     ) -> None:
-        """Load or reload a model; see `RepositoryManager.load`."""
+        """Load or reload a model, see `Requests.load`."""
         self._require_explicit()
-        with requested_by(requester):
-            if directory:
-                await self._requests.register(name, directory)
-            else:
-                await self._requests.load(name, config, files)
+        await self._requests.load(name, config, files, requester, directory)
 
     async def registered(self) -> dict[str, str]:
         """Return the directories of models outside the repositories, by name."""

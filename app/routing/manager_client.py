@@ -48,7 +48,7 @@ class ManagerClient:
     ) -> None:
         """Load a model; `requested_by` is the replica that waits for it, "" for a client.
 
-        `directory`: see `Catalog.register`.
+        `directory`: see `Requests.load`.
         """
         size = sum(map(len, files.values()))
         arguments = (name, config, dict(files), requested_by, directory)

@@ -26,7 +26,7 @@ from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog
 from deployments.manager.lifecycle import Lifecycle
-from deployments.manager.model_locks import LONG_LOAD_S, requested_by
+from deployments.manager.model_locks import LONG_LOAD_S
 from deployments.manager.polling import Poller
 from deployments.manager.recovery import recover
 from deployments.manager.requests import Requests
@@ -139,24 +139,9 @@ class RepositoryManager:
         requester: str = "",
         directory: str = "",
     ) -> None:
-        """Load or reload a model on request; return when every ingress routes to it.
-
-        Args:
-            name: the model, in every namespace that has it.
-            config: a configuration as JSON instead of the one on disk.
-            files: files by path, instead of those on disk; they need a `config`.
-            requester: see `requested_by`.
-            directory: of the model, outside the repositories; see `Requests.register`.
-
-        Raises:
-            InferError: the load failed (Triton's texts); versions that were served still are.
-        """
+        """Load or reload a model on request, see `Requests.load`."""
         await self._require_explicit()
-        with requested_by(requester):
-            if directory:
-                await self._requests.register(name, directory)
-            else:
-                await self._requests.load(name, config, files)
+        await self._requests.load(name, config, files, requester, directory)
 
     async def registered(self) -> dict[str, str]:
         """Return the directories of models that are served from outside the repositories, by name."""

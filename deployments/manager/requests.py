@@ -40,8 +40,33 @@ class Requests:
         on_disk = await asyncio.to_thread(self._catalog.scan)
         return load_messages.index_rows(self._lifecycle.effective, on_disk)
 
-    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load a model, in every namespace that has it; see `RepositoryManager.load`."""
+    async def load(
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        requester: str = "",
+        directory: str = "",
+    ) -> None:
+        """Load or reload a model; return when every ingress routes to it.
+
+        Args:
+            name: the model, in every namespace that has it.
+            config: a configuration as JSON instead of the one on disk.
+            files: files by path, instead of those on disk; they need a `config`.
+            requester: see `requested_by`.
+            directory: load it from here, outside the repositories, without `config` and `files`.
+
+        Raises:
+            InferError: the load failed (Triton's texts); versions that were served still are.
+        """
+        with requested_by(requester):
+            if directory:
+                await self._register(name, directory)
+            else:
+                await self._load(name, config, files)
+
+    async def _load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)
         if config and not files:
             self._configs.check(models, config)
@@ -62,12 +87,11 @@ class Requests:
         if failure:
             raise invalid_arg(failure)
 
-    async def register(self, name: str, directory: str) -> None:
-        """Load a model from a directory outside the repositories, under a name of its own."""
+    async def _register(self, name: str, directory: str) -> None:
         registered = self._catalog.registered
         await asyncio.to_thread(registered.add, name, directory)
         try:
-            await self.load(name, None, {})
+            await self._load(name, None, {})
         except BaseException:
             registered.discard(name)
             raise
