@@ -76,7 +76,7 @@ class LocalRepository:
         self._publisher = LocalPublisher(router, settings.repository.namespacing)
         self._tasks = Tasks()
         self.lifecycle = Lifecycle(
-            settings, self.catalog, self._publisher, _NOBODY, self._tasks.start, _AtOnce(), applications
+            settings, self.catalog, self._publisher, _NOBODY, self._tasks, _AtOnce(), applications
         )
         self._requests = Requests(self.lifecycle, self.catalog, configs, files)
         self._poller = Poller({})

@@ -3,15 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from app.core.errors import InferError
 from app.core.identifiers import application_name, base_name
+from app.core.tasks import Tasks
 from app.settings.settings import ServerSettings
 from deployments.manager.catalog import Candidate
 from deployments.manager.model_locks import ModelLocks
@@ -25,10 +26,6 @@ ABANDON_S: Final = 2.0
 """Time for a load to end when its model is to be unloaded."""
 _ABANDONED: Final = "Unavailable: unloaded while it was loading"
 _TOO_LONG: Final = "Internal: not loaded within"
-
-Spawn = Callable[[Coroutine[Any, Any, Any]], object]
-"""Runs a coroutine in the background."""
-
 
 Room = Callable[[str, int, int], AbstractAsyncContextManager[None]]
 """Holds room for a load, see `deployments.residency.residency.Residency.room`."""
@@ -64,7 +61,7 @@ class Deployer:
         settings: ServerSettings,
         publisher: RoutingPublisher,
         locks: ModelLocks,
-        spawn: Spawn,
+        tasks: Tasks,
         running: Applications,
     ) -> None:
         """`running` runs the versions."""
@@ -72,7 +69,7 @@ class Deployer:
         self._settings = settings
         self._publisher = publisher
         self._locks = locks
-        self._spawn = spawn
+        self._tasks = tasks
         self.room: Room = _room_enough
         self.applications: set[str] = set()
         self._waiting: dict[asyncio.Future[Description], str] = {}
@@ -123,7 +120,7 @@ class Deployer:
                 break
             logger.error("failed to load '%s' version %d: %s", candidate.name, version, description.error)
             hangs = description.error.startswith((_ABANDONED, _TOO_LONG))
-            self._spawn(self.delete(description.spec.application, kill=hangs))
+            self._tasks.start(self.delete(description.spec.application, kill=hangs))
             if description.error == _ABANDONED:
                 break
         return description

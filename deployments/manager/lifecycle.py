@@ -9,11 +9,12 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
+from app.core.tasks import Tasks
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
 from deployments.manager.catalog import Candidate, Catalog
-from deployments.manager.deployer import Applications, Deployer, Spawn
+from deployments.manager.deployer import Applications, Deployer
 from deployments.manager.ensemble_loads import EnsembleLoads
 from deployments.manager.ensembles import effective, is_ensemble
 from deployments.manager.model_locks import ModelLocks
@@ -37,7 +38,7 @@ class Lifecycle:
         catalog: reads the repositories.
         publisher: publishes the entries as routing tables.
         ingress: the application and deployment of the ingresses.
-        spawn: runs a coroutine in the background.
+        tasks: what runs in the background.
         rollouts: choose the versions of a load, and split the requests of a model.
         running: runs the versions.
     """
@@ -48,7 +49,7 @@ class Lifecycle:
         catalog: Catalog,
         publisher: RoutingPublisher,
         ingress: tuple[str, str],
-        spawn: Spawn,
+        tasks: Tasks,
         rollouts: Rollouts,
         running: Applications,
     ) -> None:
@@ -56,13 +57,13 @@ class Lifecycle:
         self._catalog = catalog
         self._publisher = publisher
         self._ingress = ingress
-        self._spawn = spawn
+        self._tasks = tasks
         self.rollouts = rollouts
         self.entries: dict[str, dict[int, VersionEntry]] = {}
         self.loaded: dict[str, ModelSpec] = {}
         """The specs of the deployed versions, by application."""
         self.locks = ModelLocks(settings.repository.load_threads)
-        self.deployer = Deployer(settings, publisher, self.locks, spawn, running)
+        self.deployer = Deployer(settings, publisher, self.locks, tasks, running)
         self.ensembles = EnsembleLoads(catalog, self.entries)
         self.initialised = self.failed = self.all_loaded = False  # see `RoutingTable`
         self.start_names: frozenset[str] | None = None  # known once their loads have ended
@@ -139,7 +140,7 @@ class Lifecycle:
     def _count_failure(self, name: str) -> None:
         if name in self.entries:  # a client may request a load of any name
             self._publisher.load_failures[name] += 1
-            self._spawn(self.publish())  # an error ends the operation before it publishes
+            self._tasks.start(self.publish())  # an error ends the operation before it publishes
 
     async def _load(
         self, name: str, override: str | None, bundle: Bundle | None, path: tuple[str, ...]
@@ -216,7 +217,7 @@ class Lifecycle:
             if entry.state is not ModelState.READY:
                 self.set_entry(load_messages.unloaded_entry(entry))
             if record.alone:  # the stable version was unloaded before
-                self._spawn(self.load_quietly(name))
+                self._tasks.start(self.load_quietly(name))
 
     async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> list[VersionEntry]:
         """Serve an ensemble, and replace deployed models of its name; return []."""
@@ -285,7 +286,7 @@ class Lifecycle:
             if spec.application in self.loaded:  # its instances have changed, which is not undone
                 self.serve(description)
                 continue
-            self._spawn(self.deployer.delete(spec.application))
+            self._tasks.start(self.deployer.delete(spec.application))
             if self._ready(spec.identifier, spec.version) is None:
                 self.set_entry(load_messages.unloaded_entry(self.entries[spec.identifier][spec.version]))
 
@@ -327,7 +328,7 @@ class Lifecycle:
             await self.publish_and_wait()
         for application in replaced:
             self.loaded.pop(application, None)
-            self._spawn(self.deployer.delete(application))
+            self._tasks.start(self.deployer.delete(application))
 
     async def _retire(self, entries: Iterable[VersionEntry]) -> list[VersionEntry]:
         """Take versions out of service; return those whose applications are now to be ended.
@@ -339,9 +340,8 @@ class Lifecycle:
         for entry in unloading:
             self.set_entry(entry)
             self.loaded.pop(entry.application, None)
-        for entry in retired:
-            if not entry.application:
-                self._unloaded(entry)
+        for entry in (each for each in retired if not each.application):
+            self._unloaded(entry)
         if retired:
             await self.publish_and_wait()
         return unloading
@@ -359,7 +359,7 @@ class Lifecycle:
 
     def _end_in_background(self, entries: Iterable[VersionEntry]) -> None:
         for entry in entries:
-            self._spawn(self._end(entry))
+            self._tasks.start(self._end(entry))
 
     async def change_served(self, application: str, **change: Any) -> None:
         """Change fields of the entry of a version in service, by its application."""

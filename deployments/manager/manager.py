@@ -85,13 +85,13 @@ class RepositoryManager:
         rollouts = Rollouts(Records(store))
         self._background = Tasks()
         self.lifecycle = Lifecycle(
-            settings, self._catalog, self._publisher, ingress, self._background.start, rollouts, applications
+            settings, self._catalog, self._publisher, ingress, self._background, rollouts, applications
         )
         self._requests = Requests(self.lifecycle, self._catalog, self._configs, self._overrides)
         self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on)
         executions = ExecutionReader(lambda: self.lifecycle.loaded, self._channels)
         self._rollouts = RolloutDriver(
-            rollouts, self.lifecycle, judge, self._background.start, self._scaler.missing, executions
+            rollouts, self.lifecycle, judge, self._background, self._scaler.missing, executions
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
         self._start: asyncio.Task[None] | None = None
@@ -231,7 +231,7 @@ class RepositoryManager:
 
     async def _start_up(self) -> None:
         lifecycle = self.lifecycle
-        lost = await recover(lifecycle, self._catalog, self._overrides, self._ingress, self._background.start)
+        lost = await recover(lifecycle, self._catalog, self._overrides, self._ingress, self._background)
         # A restart of the manager must not make the server unready.
         self.lifecycle.initialised = self.lifecycle.all_loaded = bool(self.lifecycle.entries)
         self._follow_nodes()

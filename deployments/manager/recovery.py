@@ -10,8 +10,9 @@ from app.core.errors import InferError
 from app.core.identifiers import base_name, name_of
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
+from app.core.tasks import Tasks
 from deployments.manager.catalog import Catalog
-from deployments.manager.deployer import Deployer, Spawn
+from deployments.manager.deployer import Deployer
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.serve import applications
 from deployments.manager.serve.applications import ModelApplication
@@ -34,7 +35,7 @@ class _Found(NamedTuple):
 
 
 async def recover(
-    lifecycle: Lifecycle, catalog: Catalog, files: Overrides, ingress: tuple[str, str], spawn: Spawn
+    lifecycle: Lifecycle, catalog: Catalog, files: Overrides, ingress: tuple[str, str], tasks: Tasks
 ) -> set[str]:
     """Adopt the model applications that Serve runs, and the ensembles and rollouts that ingresses route by.
 
@@ -43,14 +44,14 @@ async def recover(
         catalog: the repositories, and the configurations of load requests.
         files: the files of load requests.
         ingress: the application and deployment of the ingresses.
-        spawn: runs a coroutine in the background.
+        tasks: what runs in the background.
 
     Returns:
         The models that Serve runs but whose replicas do not answer: they are to be loaded again.
     """
     await catalog.overrides.recover()
     await catalog.registered.recover()
-    found = await _applications(lifecycle.deployer, spawn)
+    found = await _applications(lifecycle.deployer, tasks)
     for description in (each.adopted for each in found.values()):
         if description is None:
             continue
@@ -95,16 +96,16 @@ def _identifiers(on_disk: Mapping[str, ModelEntry], bases: Collection[str]) -> s
     }
 
 
-async def _applications(deployer: Deployer, spawn: Spawn) -> dict[str, _Found]:
+async def _applications(deployer: Deployer, tasks: Tasks) -> dict[str, _Found]:
     """Find the newest serving generation of each version that Serve runs, by base name; delete the others."""
     found: dict[str, list[ModelApplication]] = defaultdict(list)
     for application in await applications.listed():
         found[application.base].append(application)
-    adopted = await asyncio.gather(*(_adopt(versions, deployer, spawn) for versions in found.values()))
+    adopted = await asyncio.gather(*(_adopt(versions, deployer, tasks) for versions in found.values()))
     return dict(zip(found, adopted, strict=True))
 
 
-async def _adopt(generations: Iterable[ModelApplication], deployer: Deployer, spawn: Spawn) -> _Found:
+async def _adopt(generations: Iterable[ModelApplication], deployer: Deployer, tasks: Tasks) -> _Found:
     """Adopt at most one generation of a model version."""
     up = [found for found in generations if found.up]
     deployer.applications.update(found.application for found in generations)
@@ -113,7 +114,7 @@ async def _adopt(generations: Iterable[ModelApplication], deployer: Deployer, sp
     adopted = max(serving, key=lambda each: each.spec.loaded_at, default=None)
     for found in generations:
         if adopted is None or found.application != adopted.spec.application:
-            spawn(deployer.delete(found.application))
+            tasks.start(deployer.delete(found.application))
     return _Found(adopted, adopted is None and None in described)
 
 

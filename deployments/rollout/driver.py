@@ -13,6 +13,7 @@ from app.core.identifiers import name_of
 from app.core.rollout.outcomes import OutcomeReport, Outcomes, StepOutcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
+from app.core.tasks import Tasks
 from deployments.rollout import machine
 from deployments.rollout.changes import changed, started_from
 from deployments.rollout.machine import Record
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 Judge = Callable[[JudgeRules, Outcomes], Verdict]
 Step = Callable[[Record, float], Record]
-Spawn = Callable[[Coroutine[None, None, None]], object]
 
 
 tick_pause = replicas_pause = asyncio.sleep
@@ -76,7 +76,7 @@ class RolloutDriver:
         rollouts: their records.
         models: loads and deletes versions.
         judge: says from the rules and the counters of a step what is wrong with a candidate.
-        spawn: runs a coroutine in the background.
+        tasks: what runs in the background.
         replicas: has candidates start replicas.
         executions: reads how long executions of both versions take.
     """
@@ -86,7 +86,7 @@ class RolloutDriver:
         rollouts: Rollouts,
         models: Models,
         judge: Judge,
-        spawn: Spawn,
+        tasks: Tasks,
         replicas: Replicas,
         executions: Executions,
     ) -> None:
@@ -95,7 +95,7 @@ class RolloutDriver:
         rollouts.replicas = replicas
         self._models = models
         self._judge = judge
-        self._spawn = spawn
+        self._tasks = tasks
         self._busy: set[str] = set()
         self._ticks = 0
 
@@ -103,7 +103,7 @@ class RolloutDriver:
         """Move rollouts on until the manager stops."""
         for record in self._rollouts.done():  # the manager before may not have got that far
             if record.status.stable in self._models.ready(record.name):
-                self._spawn(self._models.load_quietly(record.name))
+                self._tasks.start(self._models.load_quietly(record.name))
         while not is_stopping():
             self.tick()
             await tick_pause(_TICK_S)
@@ -116,7 +116,7 @@ class RolloutDriver:
         for record in on:
             if record.name not in self._busy:
                 self._busy.add(record.name)
-                self._spawn(self._advance_logged(record.name))
+                self._tasks.start(self._advance_logged(record.name))
 
     async def _advance_logged(self, name: str) -> None:
         try:
