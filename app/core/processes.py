@@ -156,9 +156,9 @@ def _ended_children(below: Iterable[Process]) -> Iterator[int]:
             yield pid
 
 
-def kill_descendants(timeout_s: float = _KILL_S) -> None:
+def kill_descendants() -> None:
     """Kill every process below this one, and those that they start meanwhile; this program ends next."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _KILL_S
     while time.monotonic() < deadline:
         alive = [each for each in descendants(os.getpid()) if each.fault != "has ended"]
         if not alive:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
@@ -55,8 +55,6 @@ from backends.python.api import server_api
 from deployments.bls.service import Connection
 
 logger = logging.getLogger(__name__)
-
-_CLOSE_S: Final = 60.0
 
 
 class Engine:

@@ -14,7 +14,6 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-FORMATS: Final = ("parquet", "jsonl", "files")
 POSITION: Final = "row"
 """The column that says where a row came from: file and row, file and byte, or the file itself."""
 CONTENT: Final = "bytes"
@@ -45,7 +44,7 @@ class Source(NamedTuple):
 
     Attributes:
         url: a file, a directory or a pattern, with its protocol.
-        format: one of FORMATS.
+        format: parquet, jsonl or files.
         storage: where they are.
         root: names of files begin behind it.
         paths: of the files, sorted.

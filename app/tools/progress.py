@@ -49,7 +49,3 @@ class Shown:
             self._stage, self._printed_at = stage, time.monotonic()
             counted = f"{described}: {done:.0f} of up to {total:.0f} {unit or self._unit}"
             self._console.print(f"{counted}, {note}" if note else counted, markup=False)
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self._console.print(text, markup=False)

@@ -17,7 +17,6 @@ _RUNTIMES: Final = {
     "lightgbm": "mlserver_lightgbm.LightGBMModel",
 }
 _FORMATS: Final = (*_RUNTIMES, "tensorflow", "pytorch", "onnx", "triton")
-_LOCAL: Final = ("file://", "pvc://")
 
 
 def models(source: Path, storage: Path | None) -> Iterator[MigratedModel]:

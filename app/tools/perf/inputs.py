@@ -17,7 +17,6 @@ from nereid_client.datatypes import NUMPY, Array, decode, to_array
 Step = Mapping[str, Array]
 """The inputs of one request, with the batch dimension where the model has one."""
 
-_RANDOM_STEPS: Final = 1
 _LETTERS: Final = np.frombuffer(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ", np.uint8)
 
 

@@ -18,11 +18,10 @@ LIMIT_S: Final = 5.0
 class Readiness:
     """Calls `is_ready` on a thread of its own; callers during a call share its result."""
 
-    def __init__(self, model: Any, loop: EventLoop, name: str, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, model: Any, loop: EventLoop, name: str) -> None:
         self._is_ready = getattr(model, "is_ready", None)
         self._loop = loop
         self._name = name
-        self._limit_s = limit_s
         self._lock = threading.Lock()
         self._running: Future[bool] | None = None
 
@@ -31,9 +30,9 @@ class Readiness:
         if self._is_ready is None:
             return True
         try:
-            return self._started().result(self._limit_s)
+            return self._started().result(LIMIT_S)
         except (TimeoutError, FutureTimeout):  # two classes before Python 3.11
-            logger.warning("is_ready of instance '%s' did not return in %g s", self._name, self._limit_s)
+            logger.warning("is_ready of instance '%s' did not return in %g s", self._name, LIMIT_S)
         except Exception as error:
             log_failure("is_ready", self._name, error)
         return False
@@ -53,7 +52,7 @@ class Readiness:
         try:
             ready = self._is_ready()
             if asyncio.iscoroutine(ready):
-                ready = self._loop.run(ready, self._limit_s)
+                ready = self._loop.run(ready, LIMIT_S)
             if not isinstance(ready, bool):
                 raise TypeError(f"is_ready must return a bool, found type '{type(ready)}'")
             running.set_result(ready)

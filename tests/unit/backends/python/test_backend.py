@@ -13,6 +13,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
 from backends.python.api import pb_utils
 from backends.python.backend import PythonBackend
+from backends.python.execution import readiness
 from tests.unit.backend_harness import Served, config, infer
 from tests.unit.python_models import IDENTITY, Load, execute, failure, row, text, write
 
@@ -207,13 +208,15 @@ def test_is_ready(load: Load) -> None:
     assert not served.backend.instance_ready(served.instance)
 
 
-def test_is_ready_may_be_async_or_absent_and_has_a_time_limit(load: Load) -> None:
+def test_is_ready_may_be_async_or_absent_and_has_a_time_limit(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert load(IDENTITY).backend.instance_ready(load(IDENTITY).instance)
     source = IDENTITY + "    async def is_ready(self):\n        await asyncio.sleep(0)\n        return True\n"
     served = load(source)
     assert served.backend.instance_ready(served.instance)
     served = load(IDENTITY + "    def is_ready(self):\n        self.gate.wait()\n        return True\n")
-    served.instance.state.is_ready._limit_s = 0.01
+    monkeypatch.setattr(readiness, "LIMIT_S", 0.01)
     gate = served.instance.state.model.gate = threading.Event()
     assert not served.backend.instance_ready(served.instance)
     assert not served.backend.instance_ready(served.instance)
