@@ -2,7 +2,6 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from functools import partial
 from typing import Final
 
 from app.core.errors import internal
@@ -27,8 +26,7 @@ class TaskRoute(ABC):
 
     def start(self, exchange: Exchange, body: memoryview) -> None:
         """Answer a request."""
-        task = self.context.tasks.start(self._run(exchange, body))
-        exchange.on_disconnect = partial(_cancel, task)
+        exchange.on_disconnect = self.context.tasks.start(self._run(exchange, body)).cancel
 
     async def _run(self, exchange: Exchange, body: memoryview) -> None:
         try:
@@ -80,7 +78,3 @@ class SingleResponse:
             self.future.set_exception(self._held.failure.error())
         else:
             self.future.set_result(self._held)
-
-
-def _cancel(task: "asyncio.Task[None]") -> None:
-    task.cancel()

@@ -79,7 +79,7 @@ class Exchange:
         """`begun` is the loop time at which the request began to arrive; 0 if it arrived in one piece."""
         self.head = head
         self.begun = begun
-        self.on_disconnect: Callable[[], None] = _nothing
+        self.on_disconnect: Callable[[], object] = _nothing
         self._connection: Connection | None = connection
         self._keep_alive = head.keep_alive
         self._pending_head = b""

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic_ns
 from typing import TypeVar
 
@@ -60,7 +59,7 @@ class RouteContext:
     def start_loaded(self, exchange: Exchange, entry: VersionEntry, start: Callable[[], None]) -> None:
         """Start to answer when an idle version is loaded, unless the client has gone."""
         task = self.tasks.start(self.service.wait_loaded(entry))
-        exchange.on_disconnect = partial(_cancel, task)
+        exchange.on_disconnect = task.cancel
 
         def loaded(task: asyncio.Task[None]) -> None:
             if exchange.closed or task.cancelled():
@@ -85,7 +84,3 @@ class RouteContext:
                 exchange.fail(error)
 
         asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(done)
-
-
-def _cancel(task: "asyncio.Task[None]") -> None:
-    task.cancel()
