@@ -1,4 +1,4 @@
-"""What a file of a model is, by its name and its first bytes, and the shortest way to serve it.
+"""Recognises model files by name and first bytes, and says how each kind can be served.
 
 People bring what their training has written; most of it is no file that a backend reads as it stands.
 """

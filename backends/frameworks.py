@@ -1,4 +1,4 @@
-"""What backends of ours need to be installed: a framework beside the server, or an environment of their own.
+"""Requirements of the built-in backends: a framework beside the server, or an environment of their own.
 
 Processes of other environments import this module, but not the package's own, which finds backends.
 """

@@ -1,4 +1,4 @@
-"""What replicas report of their use of memory, and what the manager reports of models in memory."""
+"""Reports of replicas on their use of memory, and of the manager on models in memory."""
 
 from typing import Final
 

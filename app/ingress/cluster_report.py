@@ -1,4 +1,4 @@
-"""What an ingress says and does about faults of the cluster below it."""
+"""Handles faults of the cluster in an ingress: logs them, and reports not ready."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What a stopping server logs once a second, in the words of tritonserver (`HTTPServer::Stop`)."""
+"""Logs once a second what a stopping server waits for, in the words of tritonserver (`HTTPServer::Stop`)."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a server stands on: its node's raylet, the cluster's GCS, Serve's controller, and more if given.
+"""Watches what a server depends on: its node's raylet, the cluster's GCS, Serve's controller.
 
 Each part is looked at, which shows at once that it has ended or was stopped, and asked, which shows that it
 hangs, or that it is on another node and out of reach.

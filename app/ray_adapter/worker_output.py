@@ -1,4 +1,4 @@
-"""What the processes of Ray print: lines of the server and its models go to the console, Ray's to a file.
+"""The output of Ray's processes: lines of the server and its models go to the console, Ray's to a file.
 
 Ray 2.60 prints the output of every worker in the driver, each line behind the name of its process, and the
 controller of Serve alone has two lines for every model.

@@ -1,4 +1,4 @@
-"""How much the outputs of two versions differ, and whether they are what the configuration says. Pure.
+"""Compares the outputs of two versions with each other and with the configuration. Pure.
 
 A comparison blocks for as long as the tensors are large.
 """

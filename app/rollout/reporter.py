@@ -1,4 +1,4 @@
-"""Tells the repository manager what became of the requests of rollouts."""
+"""Reports the outcomes of the requests of rollouts to the repository manager."""
 
 import asyncio
 import logging

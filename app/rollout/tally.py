@@ -1,4 +1,4 @@
-"""Counts what became of the requests of a rollout, until they are reported."""
+"""Counts the outcomes of the requests of a rollout until they are reported."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Which of the two versions of a rollout answers a request. Decides, and does nothing."""
+"""Chooses which of the two versions of a rollout answers a request. Pure."""
 
 from collections.abc import Iterable
 from hashlib import blake2b

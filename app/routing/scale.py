@@ -1,4 +1,4 @@
-"""How many replicas a version has that is scaled by its load."""
+"""The number of replicas of an autoscaled version."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""What backends answer: events of the compiled library, given to the requests that they belong to.
+"""Delivers responses of C++ backends: events of the compiled library, to the requests they belong to.
 
 An execution returns its events. What comes later, and every response of a decoupled model, comes through a
 queue in the library: its descriptor wakes the one thread of this module. No thread of a backend calls Python.

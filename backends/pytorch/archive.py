@@ -1,4 +1,4 @@
-"""What a file of a PyTorch model holds."""
+"""Finds the file of a PyTorch model, and what it holds."""
 
 from pathlib import Path
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What a model's parameters and a request ask for."""
+"""The settings of a stream, from a model's parameters and a request."""
 
 from collections.abc import Mapping
 from pathlib import Path

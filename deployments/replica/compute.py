@@ -1,4 +1,4 @@
-"""How long executions of this replica took, while a rollout compares versions."""
+"""Measures the executions of this replica while a rollout compares versions."""
 
 import asyncio
 from collections import deque

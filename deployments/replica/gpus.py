@@ -1,4 +1,4 @@
-"""Memory of GPUs, as NVIDIA's driver tells it."""
+"""The GPU memory of processes, read from NVIDIA's driver."""
 
 from collections.abc import Collection
 from typing import Any

@@ -1,4 +1,4 @@
-"""How much a replica of a scaled model has to do."""
+"""The load of a replica, as the autoscaler reads it."""
 
 import asyncio
 import time

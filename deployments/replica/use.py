@@ -1,4 +1,4 @@
-"""What this replica uses: the memory of its processes and of GPUs, and when it was used last."""
+"""The resource use of this replica: memory of its processes and of GPUs, and when it was used last."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Loads that requests ask for: one for all that ask, and not at once again where one has failed."""
+"""Loads on demand: one for all requests that wait for it, with a pause after a failed one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Which models make room for another: pure functions of what is in memory."""
+"""Chooses the models to evict: pure functions of what is in memory."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Whether the candidate of a rollout is worse than the stable version, by a test that is valid at any time.
+"""Judges whether the candidate of a rollout is worse than the stable version, by an anytime-valid test.
 
 Each rule counts bad requests (failed ones, slow ones, other outputs) and allows a share of them. The evidence
 against the candidate is an E-value: were the candidate no worse than allowed, the evidence would ever exceed

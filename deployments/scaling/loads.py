@@ -1,4 +1,4 @@
-"""What the replicas of a version report, as one sample of its load."""
+"""Combines the reports of a version's replicas into one sample of its load."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How many replicas a version is to have: a pure function of what they report and of the time.
+"""Decides the number of replicas of a version: a pure function of their reports and of the time.
 
 Two signals add replicas: the share of their places that execute, and how long requests wait. Requests that
 wait count as load only once they wait for too long, for a short queue is what fills batches. Replicas leave

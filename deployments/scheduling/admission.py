@@ -1,4 +1,4 @@
-"""Whether a request may queue: by the wait that it has to expect, and by how long its client will wait.
+"""Admission control: refuses requests whose expected wait is longer than their clients will wait.
 
 First come first served alone fails under overload: the queue grows until every request is executed when its
 client is about to give up, or has. So a request that cannot be answered in time is refused when it arrives

@@ -1,4 +1,4 @@
-"""Which requests may share a batch."""
+"""The key by which requests may share a batch: the shapes of their inputs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What became of the requests of a rollout: counted in ingresses, added up and judged in the manager."""
+"""Outcomes of the requests of a rollout: counted in ingresses, added up and judged in the manager."""
 
 from collections import Counter
 from math import ceil, log2

@@ -1,4 +1,4 @@
-"""What a rollout is doing, as the API reports it, and how it is changed."""
+"""The status of a rollout, as the API reports it, and requests to change one."""
 
 from enum import StrEnum
 from typing import Any, Final, Literal, get_args

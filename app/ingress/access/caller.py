@@ -1,4 +1,4 @@
-"""Who has sent the request that is being answered: a value of the context, which tasks inherit."""
+"""The client of the request that is being answered: a context variable, which tasks inherit."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a front asks of the tokens in force, and of the audit."""
+"""Access control of a front: asks the tokens in force, and writes to the audit log."""
 
 from collections.abc import Callable
 from functools import partial

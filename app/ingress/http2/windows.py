@@ -1,4 +1,4 @@
-"""How much clients may send: what a server tells them first."""
+"""The HTTP/2 flow control windows that a server offers its clients."""
 
 from typing import Final
 

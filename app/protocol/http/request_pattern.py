@@ -1,4 +1,4 @@
-"""What requests look like that differ in their id and their tensors only, for recognising them unread.
+"""Patterns of requests that differ only in their id and tensors, to recognise them without parsing.
 
 A request that has the same bytes as a known one, but for what is in the holes, is read the same way: a hole
 is one string or one array of the JSON, whole, and two probes have shown that what is in it becomes the id, or

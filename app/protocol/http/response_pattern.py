@@ -1,4 +1,4 @@
-"""What responses look like that differ in their id and in what their tensors hold only."""
+"""Patterns of responses that differ only in their id and the contents of their tensors."""
 
 from typing import Final, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What TensorFlow Serving's REST API says of a model: its versions with their states, its signature."""
+"""Descriptions of a model in TensorFlow Serving's REST API: states of its versions, its signature."""
 
 from collections.abc import Iterable
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Which candidates are measured, and against which. Pure."""
+"""Chooses the candidates that are measured, and ranks them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue of batches does at a rate: a simulation of arrivals by chance. Pure."""
+"""Simulates a queue of batches under random arrivals at a given rate. Pure."""
 
 from __future__ import annotations
 

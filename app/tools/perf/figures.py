@@ -1,4 +1,4 @@
-"""What records say: rates, percentiles, their intervals. Pure."""
+"""Figures computed from records: rates, percentiles, their confidence intervals. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is told: the fields of the command line, read and checked."""
+"""The options of a run: the fields of the command line, read and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's own account of a load: its statistics after it less those before."""
+"""The server's part of a load's latency: its statistics after the load less those before."""
 
 from __future__ import annotations
 

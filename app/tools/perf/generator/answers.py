@@ -1,4 +1,4 @@
-"""Whether answers are the expected ones."""
+"""Compares answers with the expected ones."""
 
 from __future__ import annotations
 

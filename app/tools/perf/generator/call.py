@@ -1,4 +1,4 @@
-"""A request in flight, and what a connection is to its generator."""
+"""A request in flight, and the interfaces between a connection and its generator."""
 
 from __future__ import annotations
 

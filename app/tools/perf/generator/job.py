@@ -1,4 +1,4 @@
-"""What a generator is told, and what it tells: values that go between processes."""
+"""Messages between a run and the processes of its load generators."""
 
 from __future__ import annotations
 

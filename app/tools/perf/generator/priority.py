@@ -1,4 +1,4 @@
-"""How soon the kernel runs this thread when it wakes up."""
+"""The scheduling policy and time slice of a load generator's thread."""
 
 from __future__ import annotations
 

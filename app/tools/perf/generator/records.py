@@ -1,4 +1,4 @@
-"""What is kept of requests that have ended."""
+"""Records of requests that have ended: their times and outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which payload the next request has."""
+"""Chooses the payload of the next request."""
 
 from __future__ import annotations
 
