@@ -100,7 +100,7 @@ class Http2Connection(asyncio.Protocol):
         self._output.reports_buffered = True  # its flush, which calls this, reads it next
 
     def resume_writing(self) -> None:
-        self._paused = False
+        self._paused, self._keepalive.resumed = False, self._state.now()
         self._transport.resume_reading()
         self._output.reports_buffered = self._report_buffered()
 
@@ -274,8 +274,8 @@ class Http2Connection(asyncio.Protocol):
         if frame.flags & h2.ACK:
             self._keepalive.ping_sent = 0.0
             return
-        settings = self._state.settings
-        if self._keepalive.too_many_pings(settings.min_ping_interval_s, settings.max_ping_strikes):
+        limits, is_sending = self._state.settings, bool(self._transport.get_write_buffer_size())
+        if self._keepalive.too_many_pings(limits.min_ping_interval_s, limits.max_ping_strikes, is_sending):
             raise h2.Http2Error(h2.ENHANCE_YOUR_CALM, "too_many_pings")
         self._output.put(h2.frame(h2.PING, h2.ACK, 0, frame.payload))
 

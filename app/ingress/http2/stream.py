@@ -205,6 +205,7 @@ class Stream:
         if self._credit >= STREAM_WINDOW // 4 and not self.ended and not self.over:
             self.received -= self._credit
             self._output.put(h2.window_update(self.id, self._credit))
+            self._output.keepalive.sent += 1
             self._credit = 0
 
 

@@ -326,26 +326,29 @@ def _size(pairs: Sequence[tuple[bytes, bytes]]) -> int:
 
 _FRAMES_PER_RESPONSE: Final = 4
 """Control frames that a client may send, beyond a limit, for each response it receives."""
+_PINGS_AFTER_S: Final = 1.0
+"""Seconds in which pings are read that a client has sent while it received."""
 
 
 class Keepalive:
     """Counts control frames per second and decides about pings; all times are seconds of one clock.
 
     Attributes:
-        sent: number of times that something of a call was sent.
+        sent: number of times that something of a call, or credit for its request, was sent.
+        resumed: when the connection was last read again after it had waited for the client to receive.
     """
 
     __slots__ = (
         *("_counts", "_last_ping", "_second", "_sent_before_ping", "_sent_before_second"),
-        *("_strikes", "born", "heard", "ping_sent", "sent"),
+        *("_strikes", "born", "heard", "ping_sent", "resumed", "sent"),
     )
 
     def __init__(self, now: float) -> None:
         self.born = self.heard = now
         self.ping_sent = 0.0
+        self.resumed = self._last_ping = float("-inf")
         self.sent = 0
         self._strikes = 0
-        self._last_ping = float("-inf")
         self._second = self._sent_before_second = self._sent_before_ping = 0
         self._counts = [0, 0]
 
@@ -365,14 +368,16 @@ class Keepalive:
         if self._counts[is_reset] > limit + earned:
             raise Http2Error(ENHANCE_YOUR_CALM, "too many resets" if is_reset else "too many frames")
 
-    def too_many_pings(self, interval: float, strikes: int) -> bool:
+    def too_many_pings(self, interval: float, strikes: int, is_sending: bool = False) -> bool:
         """Count a ping if it came less than `interval` after the last; return whether that is too often.
 
-        The count begins anew whenever something is sent: gRPC clients measure the bandwidth by pings while
-        they receive.
+        The count begins anew whenever something is sent, and while it `is_sending`: gRPC clients measure the
+        bandwidth by pings while they receive, and one long message takes them many. Some of them are read
+        only when all of it is sent.
         """
-        if self.sent != self._sent_before_ping:
-            self._sent_before_ping, self._strikes = self.sent, 0
+        was_sending = self.heard - self.resumed < _PINGS_AFTER_S
+        if is_sending or was_sending or self.sent != self._sent_before_ping:
+            self._sent_before_ping, self._strikes, self._last_ping = self.sent, 0, float("-inf")
         self._strikes += self.heard - self._last_ping < interval
         self._last_ping = self.heard
         return bool(strikes) and self._strikes > strikes

@@ -9,8 +9,10 @@ from typing import Any
 
 import hpack
 import pytest
+import uvloop
 
 from app.ingress.http2.stream import Output
+from app.ingress.http2.windows import CREDIT_FROM
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
@@ -103,6 +105,36 @@ def test_pings_while_receiving_data_are_allowed(raw: Raw) -> None:
         assert raw.frames(lambda frame: frame.kind == h2.PING)[-1].flags == h2.ACK
         raw.send(h2.window_update(0, 20_000) + h2.window_update(1, 20_000))
         assert raw.frames(lambda frame: frame.kind == h2.DATA)[-1].kind == h2.DATA
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_pings_while_one_long_message_is_received_are_allowed(
+    start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch, loop: Callable[[], Any]
+) -> None:
+    """The whole message is in the window: nothing more is sent while the client receives it.
+
+    asyncio's transport stops reading meanwhile, uvloop's does not.
+    """
+    monkeypatch.setattr(asyncio, "new_event_loop", loop)
+    raw = connect(start())
+    size = 50_000_000
+    raw.send(h2.settings_frame({4: 2 * size}) + h2.window_update(0, 2 * size))
+    raw.send(raw.call(1, "blow"))
+    raw.send(h2.frame(h2.DATA, h2.END_STREAM, 1, wire.PREFIX.pack(0, 8) + b"%d" % size))
+    raw.frames(lambda frame: frame.kind == h2.DATA)
+    raw.send(many(h2.frame(h2.PING, 0, 0, bytes(8)), 20))
+    for _ in range(20):
+        assert raw.frames(lambda frame: frame.kind in (h2.PING, h2.GOAWAY))[-1].kind == h2.PING
+
+
+def test_pings_while_sending_data_are_allowed(raw: Raw) -> None:
+    piece = 1 << 14
+    raw.send(raw.call(1, "hang") + h2.frame(h2.DATA, 0, 1, wire.PREFIX.pack(0, 10 * CREDIT_FROM)))
+    for _ in range(5):
+        raw.send(many(h2.frame(h2.DATA, 0, 1, bytes(piece)), CREDIT_FROM // piece + 1))
+        raw.frames(lambda frame: frame.kind == h2.WINDOW_UPDATE and not frame.stream)
+        raw.send(h2.frame(h2.PING, 0, 0, bytes(8)))
+        assert raw.frames(lambda frame: frame.kind in (h2.PING, h2.GOAWAY))[-1].kind == h2.PING
 
 
 def test_other_protocol_is_refused(running: Running) -> None:
