@@ -17,16 +17,15 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.buffers import allocate
-from app.core.config.json import config_to_json
 from app.core.config.normalise import MAX_INSTANCES
 from app.core.config.text import parse_config_json
 from app.core.errors import InferError, internal
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance, Model, Request
+from backends.cpp.configuration import config_text, merged
 from backends.cpp.events import Events
 from backends.cpp.library import check, failure_of, make, read, shim
 from backends.cpp.requests import RequestEncoder, address_of
-from backends.declared import with_completed
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class _LoadedModel:
         self._library = shim()
         self.backend = backend
         self.loading = threading.Lock()
-        self._declared = _config_text(model.config)
+        self._declared = config_text(model.config)
         about = (model.name, model.version, str(model.directory.absolute()), self._declared, auto_complete)
         message = _encode(about)
         self.handle = make(self._library.nereid_model_new, backend, message, len(message))
@@ -64,7 +63,7 @@ class _LoadedModel:
     def completed(self, config: mc.ModelConfig) -> mc.ModelConfig:
         """Return the configuration with what the backend has set; see `Backend.auto_complete`."""
         text = self._library.nereid_model_config(self.handle).decode()
-        return config if text == self._declared else _merged(config, parse_config_json(text))
+        return config if text == self._declared else merged(config, parse_config_json(text))
 
     def configure(self, model: Model) -> None:
         """Tell the library the final configuration."""
@@ -75,7 +74,7 @@ class _LoadedModel:
         ]
         decoupled = model.config.model_transaction_policy.decoupled
         iterative = model.config.sequence_batching.iterative_sequence
-        message = _encode((_config_text(model.config), decoupled, iterative, states))
+        message = _encode((config_text(model.config), decoupled, iterative, states))
         check(self._library.nereid_model_configure(self.handle, message, len(message)))
 
     def close(self) -> None:
@@ -267,26 +266,7 @@ def _described(instance: Instance) -> tuple[Any, ...]:
     return (*about, policy, list(instance.profiles), devices)
 
 
-def _config_text(config: mc.ModelConfig) -> str:
-    return json.dumps(config_to_json(config))
-
-
 def _group(kind: int, count: int, gpus: Sequence[int]) -> mc.ModelInstanceGroup:
     names = {number: name for name, number in _KINDS.items()}
     number = mc.ModelInstanceGroup.Kind.Value(f"KIND_{names[kind]}")
     return mc.ModelInstanceGroup(kind=number, count=min(count, MAX_INSTANCES), gpus=gpus)
-
-
-def _merged(config: mc.ModelConfig, completed: mc.ModelConfig) -> mc.ModelConfig:
-    """Return the configuration with those fields of `completed` that a backend may set.
-
-    Raises:
-        InferError: INTERNAL for another scheduler than the configuration's.
-    """
-    result = with_completed(config, completed)
-    present, wanted = (each.WhichOneof("scheduling_choice") for each in (config, completed))
-    if present is None and wanted is not None:
-        getattr(result, wanted).CopyFrom(getattr(completed, wanted))
-    elif present != wanted:
-        raise internal(f"Cannot update scheduling choice from {present} to {wanted} when auto-completing.")
-    return result

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.json import config_to_json
 from app.core.config.model_config import TensorSpec, input_specs, output_specs
+from app.core.config.text import parse_config_json
 from app.core.errors import Failure, InferError
+from backends.cpp.configuration import config_text, merged
 from backends.cpp.library import number_of, shim
 from backends.python.api import server_api
 
@@ -53,6 +54,10 @@ def _unload(dependents: bool) -> Callable[..., str]:
     return unload
 
 
+def _completed(declared: str, _version: str, config: str, _files: Any) -> str:
+    return config_text(merged(parse_config_json(declared), parse_config_json(config)))
+
+
 def _metadata(config: mc.ModelConfig, version: int, _ready: bool) -> str:
     def described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
         return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
@@ -79,7 +84,8 @@ _ANSWERS: Final[dict[str, Callable[..., str]]] = {
     "batching": _found(
         lambda config, version, ready: _BATCH_FIRST_DIM if config.max_batch_size > 0 else _BATCH_UNKNOWN
     ),
-    "config": _found(lambda config, version, ready: json.dumps(config_to_json(config))),
+    "config": _found(lambda config, version, ready: config_text(config)),
+    "completed": _completed,
     "metadata": _found(_metadata),
     "load": _load,
     "unload": _unload(False),

@@ -1,15 +1,14 @@
 """Batching strategies that are libraries: the five functions TRITONBACKEND_ModelBatch* of Triton's API."""
 
-import json
 import logging
 from ctypes import byref, c_bool
 from pathlib import Path
 
 import msgspec
 
-from app.core.config.json import config_to_json
 from app.core.errors import InferError
 from backends.base import Model, Request
+from backends.cpp.configuration import config_text
 from backends.cpp.library import check, make, shim
 from backends.cpp.requests import RequestEncoder
 from backends.strategy import BatchStrategy
@@ -27,7 +26,7 @@ class LibraryStrategy(BatchStrategy):
 
     def batcher_initialize(self, model: Model) -> None:
         self._encoder = RequestEncoder(model)
-        config = json.dumps(config_to_json(model.config))
+        config = config_text(model.config)
         about = (model.name, model.version, str(model.directory.absolute()), config, False)
         message = msgspec.msgpack.encode(about)
         self._model = make(self._library.nereid_model_new, None, message, len(message))

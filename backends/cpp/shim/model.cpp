@@ -86,8 +86,8 @@ API Error* TRITONBACKEND_ModelConfig(Model* self, uint32_t version, TRITONSERVER
 }
 API Error* TRITONBACKEND_ModelSetConfig(Model* self, uint32_t version, TRITONSERVER_Message* config) {
   CHECK(check_config_version(version));
-  self->config = config->json;
-  return nullptr;
+  // A backend reads it again, and counts on every field.
+  return ask(self->config, "completed", self->config.c_str(), -1, config->json);
 }
 API Error* TRITONBACKEND_ModelReportMemoryUsage(Model*, TRITONSERVER_BufferAttributes**, uint32_t) { return nullptr; }
 

@@ -323,7 +323,7 @@ def test_scheduler_of_a_configuration_stays(libraries: Path) -> None:
 
     with pytest.raises(InferError, match="Cannot update scheduling choice from dynamic_batching to None"):
         find_backend("probe", libraries).auto_complete(model)
-    model.state.close()
+    assert model.state is None
 
 
 def test_refused_model_raises_the_backends_error(libraries: Path) -> None:

@@ -128,7 +128,10 @@ Error* TRITONBACKEND_ModelInitialize(Object* model) {
   bool auto_complete;
   CHECK(TRITONBACKEND_ModelAutoCompleteConfig(model, &auto_complete));
   if (config_has(model, "\"refuse_model\"")) return TRITONSERVER_ErrorNew(INVALID_ARG, "probe refuses this model");
-  if (auto_complete && config_has(model, "\"input\": []")) CHECK(complete(model));
+  if (auto_complete && config_has(model, "\"input\": []")) {
+    CHECK(complete(model));
+    if (!config_has(model, "\"optional\": false")) return TRITONSERVER_ErrorNew(INVALID_ARG, "fields are missing");
+  }
   Metrics* metrics = calloc(1, sizeof *metrics);
   CHECK(TRITONBACKEND_ModelSetState(model, metrics));
   Object* label = TRITONSERVER_ParameterNew("color", STRING, "green");
