@@ -115,6 +115,12 @@ class Latencies:
         return {name: summary for name, summary in found if summary.count}
 
 
+def unknown_families(config: mc.ModelConfig) -> list[str]:
+    """Return the names in `model_metrics` of which nothing can be customized."""
+    named = [control.metric_identifier.family for control in config.model_metrics.metric_control]
+    return [family for family in named if family != FIRST_RESPONSE]
+
+
 def first_response_histogram(config: mc.ModelConfig) -> Histogram:
     """Make the histogram of a decoupled model's first responses; `model_metrics` may give its bounds."""
     bounds = _BOUNDS_MS

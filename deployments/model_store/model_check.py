@@ -95,6 +95,13 @@ def _unknown_platform(config: mc.ModelConfig) -> InferError:
 
 
 def _missing_library(config: mc.ModelConfig, folders: Iterable[Path]) -> InferError:
+    for folder in folders:
+        path = (folder / config.runtime).resolve()
+        if path.exists() and not path.is_relative_to(folder.resolve()):
+            return invalid_arg(
+                f"backend library name '{config.runtime}' escapes backend directory '{folder}', for model "
+                f"'{config.name}', check model config runtime field"
+            )
     searched = "".join(f"'{folder}' " for folder in folders)
     text = (
         f"unable to find backend library '{config.runtime}' for model '{config.name}', searched: {searched}"

@@ -12,6 +12,7 @@ from app.core.config.normalise import normalise
 from app.core.config.validation import validate
 from app.core.errors import InferError
 from app.core.installation import SERVER_PYTHON
+from app.core.latencies import unknown_families
 from app.core.statistics import Statistics
 from app.transport.event_loop_thread import LoopThread
 from app.transport.memory.shared_pool import allocate
@@ -85,6 +86,10 @@ def _initialize_backend(spec: ModelSpec, model: Model, kind: type[Backend]) -> B
     if spec.auto_complete:
         model.config = normalise(kind.auto_complete(model), spec.gpus)
     validate(model.config, spec.gpus)
+    for family in unknown_families(model.config):
+        logger.warning(
+            "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core.", family
+        )
     backend = kind()
     backend.initialize(model.backend_config)
     backend.model_initialize(model)

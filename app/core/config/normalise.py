@@ -89,11 +89,9 @@ def _known_model(config: mc.ModelConfig, listing: Collection[str]) -> KnownModel
     # Triton takes the first whatever the files, and would look for model.pt where there is only model.pt2.
     if config.backend and config.backend != "tensorflow":
         return listed or (rows[0] if rows else None)
-    if platform:
-        return None
     if config.default_model_filename:
         return next((row for row in rows if row.file_name == config.default_model_filename), None)
-    return listed
+    return None if platform else listed
 
 
 def _is_listed(row: KnownModel, listing: Collection[str]) -> bool:

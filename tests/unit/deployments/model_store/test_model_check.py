@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from app.core.config.normalise import normalise
+from app.core.config.validation import validate
 from app.core.errors import ErrorCode, InferError
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_check import check_model, found_for
@@ -130,6 +131,29 @@ def test_library_that_runtime_names_must_be_there(tmp_path: Path) -> None:
     )
     (tmp_path / "m" / "config.pbtxt").write_text('backend: "y" runtime: "../m/1/libtriton_x.so"')
     assert fault(entry).message.endswith("is called libtriton_<name>.so, without folders")
+
+
+def test_library_that_runtime_names_must_not_be_elsewhere(tmp_path: Path) -> None:
+    entry = write(
+        tmp_path, "libtriton_x.so", bytes_of(b""), 'backend: "y" runtime: "../../other/libtriton_y.so"'
+    )
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "libtriton_y.so").touch()
+    assert fault(entry).message == (
+        "backend library name '../../other/libtriton_y.so' escapes backend directory "
+        f"'{tmp_path}/m/1', for model 'm', check model config runtime field"
+    )
+
+
+def test_platform_that_is_not_the_files_is_refused(tmp_path: Path) -> None:
+    """Triton infers the backend from the name of the file, whatever the platform."""
+    text = 'platform: "onnxruntim" default_model_filename: "model.onnx"'
+    entry = write(tmp_path, "model.onnx", bytes_of(b""), text)
+    config = normalise(read_config(entry))
+    assert config.backend == "onnxruntime"
+    with pytest.raises(InferError) as caught:
+        validate(config)
+    assert caught.value.message == "unexpected 'platform' and 'backend' pair, got:onnxruntim, onnxruntime"
 
 
 @pytest.mark.parametrize(("name", "make", "what", "advice"), UNSERVED)

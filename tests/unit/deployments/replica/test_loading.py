@@ -32,6 +32,22 @@ def test_unservable_configuration_is_refused(bench: Bench) -> None:
         load_model(bench.spec(CONFIG + "instance_group { kind: KIND_GPU }"), bench.plane)
 
 
+def test_metric_that_cannot_be_customized_is_warned_of(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    control = 'metric_control { metric_identifier { family: "%s" } histogram_options { buckets: 1 } } '
+    known, unknown = (
+        control % "nv_inference_first_response_histogram_ms",
+        control % "nv_inference_request_success",
+    )
+    bench.load(f"{CONFIG} model_metrics {{ {known} {unknown} }}")
+    (warning,) = [record.getMessage() for record in caplog.records if "customizable" in record.getMessage()]
+    assert warning == (
+        "Metric family 'nv_inference_request_success' in 'metric_identifier' is not a customizable metric in "
+        "Triton core."
+    )
+
+
 def test_instances_are_named_as_in_triton(bench: Bench) -> None:
     bench.load(CONFIG + 'instance_group [ { count: 2 }, { name: "own" count: 1 } ]')
     loaded = sorted(call[1] for call in bench.backend.calls if call[0] == "load")
