@@ -6,9 +6,10 @@ run on the CPU; treelite and ONNX Runtime release the GIL while they do.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from tritonclient.grpc import model_config_pb2 as mc
@@ -24,6 +25,9 @@ from backends.fil.reading import read_model
 from backends.fil.settings import read_settings, warn_of_parameters
 from backends.fil.shap import Explainer
 from backends.fil.tensors import INPUT, OUTPUT, SHAP, check, complete
+
+if TYPE_CHECKING:
+    from backends.onnxruntime.bound import BoundRuns
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +84,7 @@ class _Loaded:
         self.explain = Explainer(trees.model, forest) if SHAP in self.shapes else None
         self.answer = _answer(trees, self.shapes.get(OUTPUT, (1,)))
         self.is_plain = self.answer is None and self.shapes.get(OUTPUT) == (-1, forest.classes)
+        self.bound: BoundRuns | None = None
 
 
 class FilBackend(ArrayBackend):
@@ -94,7 +99,12 @@ class FilBackend(ArrayBackend):
     def load(self, instance: Instance) -> _Loaded:
         if instance.kind == "GPU":
             logger.warning("instance '%s' has kind KIND_GPU; trees run on the CPU here", instance.name)
-        loaded: _Loaded = instance.model.state
+        loaded: _Loaded = copy(instance.model.state)
+        signature = instance.model.signature
+        if loaded.is_plain and loaded.explain is None and signature.is_plain:
+            loaded.bound = loaded.predict.bound(signature)
+        if loaded.bound is not None:
+            instance.answer = loaded.bound.answer
         return loaded
 
     def execute(
@@ -107,6 +117,8 @@ class FilBackend(ArrayBackend):
             found[OUTPUT] = answer if loaded.is_plain else _formed(loaded, answer)
         if SHAP in outputs and loaded.explain is not None:
             found[SHAP] = _shaped(loaded.explain(rows), loaded.shapes[SHAP])
+        if loaded.bound is not None and rows is inputs[INPUT]:
+            loaded.bound.learn(inputs, found)
         return found
 
     def runs_on_event_loop(self, instance: Instance) -> bool:

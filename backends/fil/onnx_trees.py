@@ -10,7 +10,10 @@ import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from backends.fil.forest import GREATER, GREATER_EQUAL, LESS, LESS_EQUAL, Array, Forest
+from backends.fil.tensors import INPUT, OUTPUT
+from backends.onnxruntime.bound import BoundRuns
 from backends.onnxruntime.session import run_of
+from backends.signature import Signature
 
 _MODES: Final = {
     LESS: b"BRANCH_LT",
@@ -41,18 +44,20 @@ class OnnxTrees:
     """
 
     def __init__(self, forest: Forest) -> None:
-        session = open_session(forest)
-        self._run = run_of(session)
-        self._names = [output.name for output in session.get_outputs()]
+        self._session = open_session(forest)
+        self._run = run_of(self._session)
 
     def __call__(self, rows: Array) -> Array:
         """Answer rows, float32[n, features], by float32[n, classes]."""
-        answer: Array = self._run(self._names, {"rows": rows}, None)[0]
+        answer: Array = self._run([OUTPUT], {INPUT: rows}, None)[0]
         return answer
+
+    def bound(self, signature: Signature) -> BoundRuns:
+        return BoundRuns(self._session, None, signature)
 
 
 def open_session(forest: Forest) -> ort.InferenceSession:
-    """Return a session of one thread, whose input is `rows`."""
+    """Return a session of one thread, whose tensors have the names of the model's."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -94,8 +99,9 @@ def _graph(forest: Forest) -> ModelProto:
         nodes.append(_node("Mul", nodes, "alpha"))
     if operator := _OPERATORS[forest.postprocessor]:
         nodes.append(_node(operator, nodes))
-    rows = helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["n", forest.features])
-    answers = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, ["n", forest.classes])
+    nodes[-1].output[0] = OUTPUT
+    rows = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["n", forest.features])
+    answers = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", forest.classes])
     graph = helper.make_graph(nodes, "trees", [rows], [answers], constants)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
@@ -106,7 +112,7 @@ def _node(operator: str, before: list[NodeProto], *constants: str) -> NodeProto:
 
 
 def _ensemble(forest: Forest) -> NodeProto:
-    node = helper.make_node("TreeEnsembleRegressor", ["rows"], ["sum"], domain="ai.onnx.ml")
+    node = helper.make_node("TreeEnsembleRegressor", [INPUT], ["sum"], domain="ai.onnx.ml")
     leaf = forest.left < 0
     start = forest.roots[forest.tree]
     leaves, classes = _weights(forest)

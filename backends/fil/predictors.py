@@ -1,26 +1,36 @@
 """Answering rows by a forest: treelite's own inference, or ONNX Runtime's where both give the same."""
 
 import logging
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import treelite
 import treelite.gtil
 
 from backends.fil.forest import Array, Forest
+from backends.signature import Signature
+
+if TYPE_CHECKING:
+    from backends.onnxruntime.bound import BoundRuns
 
 logger = logging.getLogger(__name__)
-
-Predictor = Callable[[Array], Array]
-"""Answers rows, float32[n, features], by float32[n, classes]."""
 
 _PART: Final = 1024
 _MAX_PROBES: Final = 1024
 _PROBE_STEPS: Final = 50_000_000
 _MISSING: Final = 0.1
 """Share of the probes' features that are missing."""
+
+
+class Predictor(Protocol):
+    """A forest, ready to answer."""
+
+    def __call__(self, rows: Array) -> Array:
+        """Answer rows, float32[n, features], by float32[n, classes]."""
+
+    def bound(self, signature: Signature) -> "BoundRuns | None":
+        """Return runs of few rows for one instance, with tensors as a request has them; None for none."""
 
 
 class Gtil:
@@ -36,6 +46,9 @@ class Gtil:
     def __call__(self, rows: Array) -> Array:
         answer = treelite.gtil.predict(self._model, rows, nthread=1)
         return np.asarray(answer[:, 0, :], np.float32)
+
+    def bound(self, signature: Signature) -> None:
+        return None
 
 
 class InParts:
@@ -55,6 +68,9 @@ class InParts:
         if parts < 2:
             return self.predictor(rows)
         return np.concatenate(list(self._pool.map(self.predictor, np.array_split(rows, parts))))
+
+    def bound(self, signature: Signature) -> "BoundRuns | None":
+        return self.predictor.bound(signature)
 
 
 def fastest(name: str, model: treelite.Model, forest: Forest, threads: int) -> Predictor:

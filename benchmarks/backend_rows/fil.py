@@ -60,7 +60,7 @@ def _beside_onnx(count: int, folder: Path) -> tuple[Call, Call]:
     _, asked = _trained(folder, count)
     ours = served(_CONFIG % ("output__0", 1), folder, {"input__0": asked})
     session = open_session(read_forest(_treelite(folder)))
-    return ours, lambda: session.run(None, {"rows": asked})
+    return ours, lambda: session.run(None, {"input__0": asked})
 
 
 def _beside_lightgbm(count: int, folder: Path) -> tuple[Call, Call]:

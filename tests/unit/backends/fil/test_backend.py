@@ -166,6 +166,24 @@ def test_probabilities_and_values_are_the_trainers(each: tuple[str, Trained]) ->
     served.close()
 
 
+def test_as_many_rows_as_before_are_answered_without_arrays(trained: Callable[[str], Trained]) -> None:
+    model = trained("regression")
+    served = serve(model, text())
+    first, second = (infer({"input__0": model.rows[start : start + 2]}) for start in (0, 2))
+    answer = served.instance.answer
+    assert answer is not None and answer(first.inputs) is None
+    served(first)
+    for request, expected in ((second, model.answers[2:4]), (first, model.answers[:2])):
+        (output,) = answer(request.inputs) or ()
+        assert (output.name, output.shape) == ("output__0", (2, 1))
+        np.testing.assert_allclose(output.array()[:, 0], expected, rtol=2e-6)
+
+
+def test_answers_that_need_a_form_are_not_bound(trained: Callable[[str], Trained]) -> None:
+    assert serve(trained("binary"), text()).instance.answer is None  # a class, not its probability
+    assert serve(trained("regression"), with_shap(trained("regression"), "11")).instance.answer is None
+
+
 def test_classes_are_the_likeliest(each: tuple[str, Trained]) -> None:
     name, model = each
     if name not in HAS_CLASSES:
