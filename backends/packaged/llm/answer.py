@@ -46,6 +46,7 @@ class Answer:
     Attributes:
         prompt: the text to continue.
         options: which of `OPTIONS` the request has.
+        streams: whether pieces are sent as they come.
         input_tokens: the prompt's; set before the first piece.
     """
 
@@ -56,7 +57,7 @@ class Answer:
         self._request = request
         self._sender = request.get_response_sender()
         self._metrics = metrics
-        self._stream = self._prepends = self._begun = False
+        self.streams = self._prepends = self._begun = False
         self._cumulative = 0.0
         self._pieces: list[Piece] = []
 
@@ -68,9 +69,9 @@ class Answer:
         """
         text = pb_utils.get_input_tensor_by_name(self._request, "text_input").as_numpy().item()
         self.prompt = text.decode()
-        self._stream = self._flag("stream", False)
-        self._prepends = not self._flag("exclude_input_in_output", self._stream)
-        if self._stream and self._prepends:
+        self.streams = self._flag("stream", False)
+        self._prepends = not self._flag("exclude_input_in_output", self.streams)
+        if self.streams and self._prepends:
             raise ValueError("When streaming, `exclude_input_in_output` = False is not allowed.")
         self.options = {name: self._flag(name, False) for name in OPTIONS}
 
@@ -86,7 +87,7 @@ class Answer:
         self._metrics.generation_tokens.increment(1)
         self._cumulative += piece.logprob
         self._pieces.append(piece)
-        if self._stream or piece.finish_reason:
+        if self.streams or piece.finish_reason:
             self._send(pb_utils.InferenceResponse(self._tensors()), bool(piece.finish_reason))
             self._pieces.clear()
 

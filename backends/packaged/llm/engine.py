@@ -124,8 +124,9 @@ class Engine:
             generation.listener.generated(generation.advance(token, logits[row]))
 
     def _drop_done(self) -> None:
-        self._batch.keep([row for row, each in enumerate(self._running) if not each.done])
-        self._running = [each for each in self._running if not each.done]
+        if any([each.done for each in self._running]):
+            self._batch.keep([row for row, each in enumerate(self._running) if not each.done])
+            self._running = [each for each in self._running if not each.done]
 
     def _fail(self, generations: Sequence[Generation], message: str) -> None:
         self._running = []

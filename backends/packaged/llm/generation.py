@@ -62,6 +62,7 @@ class Generation:
         listener: Listener,
         device: torch.device,
         scored: bool = False,
+        streamed: bool = True,
     ) -> None:
         """Continue a prompt.
 
@@ -74,6 +75,7 @@ class Generation:
             listener: receives the text.
             device: of the logits.
             scored: whether `Piece.logprob` is wanted.
+            streamed: whether each piece is to have its text; else the last one may have all.
         """
         self.prompt = prompt
         self.listener = listener
@@ -86,7 +88,8 @@ class Generation:
         self._ends = {*parameters.stop_token_ids, *(() if parameters.ignore_eos else ends)}
         self._decode = decode
         self._scored = scored or parameters.logprobs is not None
-        self._deltas = TextDeltas(decode, parameters.stop, parameters.include_stop_str_in_output)
+        include_stop = parameters.include_stop_str_in_output
+        self._deltas = TextDeltas(decode, parameters.stop, include_stop, at_once=not streamed)
 
     def advance(self, token: int, logits: torch.Tensor) -> Piece:
         """Add a token that was chosen by these logits."""

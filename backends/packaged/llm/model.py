@@ -121,6 +121,7 @@ class TritonPythonModel:
             answer,
             self._device,
             scored=answer.options["return_cumulative_logprob"],
+            streamed=answer.streams,
         )
         try:
             self._engine.submit(generation)

@@ -18,10 +18,22 @@ class TextDeltas:
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = (), include_stop: bool = False
+        self,
+        decode: Callable[[Sequence[int]], str],
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        at_once: bool = False,
     ) -> None:
-        """Use a tokenizer's decoding; `include_stop` leaves the stop text in the result."""
+        """Use a tokenizer's decoding.
+
+        Args:
+            decode: from tokens to text.
+            stop: texts that end the generation.
+            include_stop: leaves the stop text in the result.
+            at_once: all text is wanted at the end; it is decoded then, if no stop text is to be found before.
+        """
         self.stopped = False
+        self._at_the_end = at_once and not stop
         self._decode = decode
         self._stop = stop
         self._include_stop = include_stop
@@ -34,6 +46,8 @@ class TextDeltas:
     def push(self, token: int) -> str:
         """Add a token; return the text that is certain now, maybe none."""
         self._tokens.append(token)
+        if self._at_the_end:
+            return ""
         text = self._decode(self._tokens[self._context :])
         certain = text.rstrip(_INCOMPLETE)
         added = certain[self._decoded :]

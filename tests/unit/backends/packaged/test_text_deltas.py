@@ -41,6 +41,20 @@ def test_no_piece_ends_inside_a_character(text: str) -> None:
     assert "".join(found) == text
 
 
+def test_text_that_is_wanted_at_once_is_decoded_once() -> None:
+    decoded = list[str]()
+
+    def decode(tokens: Sequence[int]) -> str:
+        decoded.append(as_bytes(tokens))
+        return decoded[-1]
+
+    deltas = TextDeltas(decode, at_once=True)
+    assert [*map(deltas.push, "aé€".encode()), deltas.finish()] == ["", "", "", "", "", "", "aé€"]
+    assert decoded == ["aé€"]
+    stopped = pieces("one two", stop=["e t"], at_once=True)
+    assert len(stopped) == len("one t") and "".join(stopped) == "on"
+
+
 def words(tokens: Sequence[int]) -> str:
     """Decode tokens that are words, without the first one's space, as SentencePiece does."""
     return "".join((" the", " old", " man", "s", "")[token] for token in tokens).removeprefix(" ")
