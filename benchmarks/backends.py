@@ -5,15 +5,16 @@ python -m benchmarks.backends [--only pytorch] [--seconds 2]
 Both sides have the same model, threads and batch, and run in turn. A call of a backend is what an instance
 executes for one request: input bytes to arrays, the framework, outputs to bytes, the response. What a call
 takes more than the framework hardly depends on the model: for a backend in a process of its own it is mostly
-the way there and back, beside which only models of milliseconds are within 5%.
+the way there and back, as a replica's event loop goes it, and only models of milliseconds are within 5%.
 """
 
 from __future__ import annotations
 
 import argparse
+import selectors
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -25,7 +26,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends import find_backend, python_based_file
-from backends.base import Instance, Model, Request
+from backends.base import Backend, Instance, Model, Request
 from benchmarks.report import table
 from deployments.environments.prepare import prepare
 
@@ -75,14 +76,39 @@ def served(
     tensors = tuple(Tensor.from_array(name, array) for name, array in inputs.items())
     responses: list[InferResponse] = []
     requests = [Request(InferRequest(declared.name, "", tensors), responses.append, lambda: False)]
+    execute = _Executor(backend, instance)
 
     def call() -> None:
         requests[0].answered = False
-        backend.instance_execute(instance, requests)
+        execute(requests)
         response = responses.pop()
         assert response.failure is None, response.failure
 
     return call
+
+
+class _Executor:
+    """Executes batches of an instance; what another process executes as `RemoteExecutor` does, on a loop."""
+
+    def __init__(self, backend: Backend, instance: Instance) -> None:
+        self._backend = backend
+        self._instance = instance
+        self._selector = selectors.DefaultSelector()
+        self._source: object = None
+
+    def __call__(self, requests: Sequence[Request]) -> None:
+        begun = self._backend.instance_begin(self._instance, requests)
+        if begun is None:
+            self._backend.instance_execute(self._instance, requests)
+            return
+        if self._source is None:
+            self._source = begun.source
+            self._selector.register(begun.open_source(), selectors.EVENT_READ)
+        assert begun.source is self._source, "the process has ended"
+        self._selector.select()
+        while not begun.has_ended():
+            self._selector.select()
+        begun.finish()
 
 
 def seconds_each(call: Call, seconds: float) -> float:
