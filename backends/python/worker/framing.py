@@ -235,8 +235,9 @@ class MessageSocket:
             return Payload(_mapped(descriptors[0], size))
         if along == _ARENA_FIRST:
             self._received.map(descriptors[0], self.changes_tensors)
+        view = self._received.view(offset, size)
         self._tell_later()
-        return Payload(self._received.view(offset, size))
+        return Payload(view)
 
     def _known_message(self, text: bytes) -> Message:
         message = self._known.get(text)
@@ -260,7 +261,7 @@ class MessageSocket:
         with suppress(LinkClosed):
             if self._received.has_released:
                 self.send({"do": RELEASED})
-            if self._received.live:
+            if self._received.held:  # also what was released after the question above
                 self._tell_later()
 
     def duplicate(self) -> socket.socket:

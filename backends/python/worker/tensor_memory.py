@@ -103,11 +103,13 @@ class ReceivedTensors:
     def __init__(self) -> None:
         self._arena: ArenaReader | None = None
         self._released: deque[int] = deque()
+        self._viewed = 0
+        self._taken = 0
 
     @property
-    def live(self) -> int:
-        """Messages whose tensors are used here."""
-        return 0 if self._arena is None else self._arena.live
+    def held(self) -> int:
+        """Messages whose tensors the other end takes to be used here."""
+        return self._viewed - self._taken
 
     @property
     def has_released(self) -> bool:
@@ -137,14 +139,20 @@ class ReceivedTensors:
         if self._arena is None:
             raise ValueError("tensors in an arena that was not sent")
         try:
-            return self._arena.view(offset, nbytes)
+            view = self._arena.view(offset, nbytes)
         except ProtocolError as error:
             raise ValueError(str(error)) from error
+        self._viewed += 1
+        return view
 
     def take_released(self, most: int) -> list[int]:
         """Return what is no longer used here, for the other end; each once, and at most so many."""
         released = self._released
-        return [released.popleft() for _ in range(min(len(released), most))] if released else []
+        if not released:
+            return []
+        taken = [released.popleft() for _ in range(min(len(released), most))]
+        self._taken += len(taken)
+        return taken
 
 
 def _copy(buffers: Sequence[Buffer], target: memoryview) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import select
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,6 +61,27 @@ def test_memory_is_free_without_another_message(
         found = ours.receive()  # waits for it
         assert found is not None and found[0] == {"do": "released"}
         assert not ours._sent.live
+
+
+def test_memory_that_is_freed_after_the_question_for_it_is_told_too(
+    ends: tuple[MessageSocket, MessageSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(framing, "_TELL_S", 0.001)
+    ours, theirs = ends
+    kept: list[Any] = []
+
+    def has_released(received: ReceivedTensors) -> bool:
+        found = bool(received._released)
+        kept.clear()
+        return found
+
+    monkeypatch.setattr(ReceivedTensors, "has_released", property(has_released))
+    ours.send({}, [bytes(SIZE)])
+    kept.append(received(theirs))
+    with ours.duplicate() as readable:
+        assert select.select([readable], [], [], 10)[0]
+    ours.receive()
+    assert not ours._sent.live
 
 
 def test_memory_in_use_keeps_its_bytes(ends: tuple[MessageSocket, MessageSocket]) -> None:
