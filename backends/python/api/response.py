@@ -66,10 +66,13 @@ class Encoder:
         self._names: Collection[str] = frozenset(outputs)
         self._expected = dict.fromkeys(bf16, "BF16")
 
-    def encode(self, response: InferenceResponse, infer: InferRequest, final: bool = True) -> InferResponse:
+    def encode(
+        self, response: InferenceResponse, infer: InferRequest, final: bool = True, viewed: bool = False
+    ) -> InferResponse:
         """Return the response with the requested outputs, or the error.
 
-        Tensors that are no outputs of the configuration are dropped, as in Triton.
+        Tensors that are no outputs of the configuration are dropped, as in Triton. With `viewed` the outputs
+        are the model's own arrays, which it does not change before they are sent.
 
         Raises:
             InferError: INVALID_ARG for an array of a dtype without a data type.
@@ -85,7 +88,7 @@ class Encoder:
         for tensor in tensors:
             name = tensor._name
             if name in names:
-                output = tensor._to_wire(expected.get(name))
+                output = tensor._to_wire(expected.get(name), viewed)
                 if fitting.get(name) != (output.datatype, output.shape):
                     self._check.compare(output)
                 outputs += (output,)

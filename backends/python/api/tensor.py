@@ -139,7 +139,7 @@ class Tensor:
 
         Args:
             expected: the configuration's data type; it distinguishes BF16 bit patterns from UINT16.
-            viewed: the model is blocked and cannot change the array, so it need not be copied.
+            viewed: the model cannot change the array before it is sent, so it need not be copied.
         """
         if self._wire is not None:
             return self._wire

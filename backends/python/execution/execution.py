@@ -113,7 +113,7 @@ class Execution:
         # Dropping the last reference of a sender would end its request.
         _senders = list(map(_SENDER, received))
         del received  # with the last reference gone, the output may use the input's memory
-        encode = self._encoder.encode
+        encode, viewed = self._encoder.encode, self.instance.apart
         replied: list[Request] = []
         replies: list[InferResponse] = []
         for request, response in zip(requests, responses, strict=True):
@@ -124,7 +124,7 @@ class Execution:
                 logger.warning("instance '%s' returned a response to a request it had answered", name)
                 continue
             try:
-                encoded = encode(response, request.infer)
+                encoded = encode(response, request.infer, True, viewed)
             except Exception as error:  # fails this request only
                 encoded = self._not_encoded(response, request.infer, error)
             replied.append(request)
@@ -194,7 +194,7 @@ class _Background:
 def described(fields: dict[str, Any]) -> PythonInstance:
     """Return an instance by the fields that another process has sent."""
     tuples = {name: tuple(fields[name]) for name in ("outputs", "states", "bf16")}
-    return PythonInstance(**{**fields, **tuples})
+    return PythonInstance(**{**fields, **tuples, "apart": True})
 
 
 def completed(instance: PythonInstance) -> dict[str, Any] | None:

@@ -26,6 +26,8 @@ class PythonInstance:
         bf16: names of the outputs that the configuration declares BF16.
         decoupled: whether a request has any number of responses.
         backend_config: the settings of `--backend-config` for a Python-based backend; None for Python models.
+        apart: whether a worker process executes it, which sends the responses of a batch before the model
+            executes another.
     """
 
     MODULE: ClassVar[str] = "backends.python.execution.execution"
@@ -44,6 +46,7 @@ class PythonInstance:
     bf16: tuple[str, ...] = ()
     decoupled: bool = False
     backend_config: dict[str, str] | None = None
+    apart: bool = False
 
     @property
     def returned(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """How Python models answer: by senders, later, asynchronously, and never with another request's data."""
 
 import gc
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from app.core import buffers
 from app.core.tensors import Tensor
 from backends.python.api import pb_utils
 from backends.python.api.tensor import received_tensor
-from tests.unit.backend_harness import infer
+from backends.python.execution.execution import Execution, described
+from tests.unit.backend_harness import Call, infer
 from tests.unit.python_models import (
     DECOUPLED,
     FINAL,
@@ -235,6 +237,20 @@ return [pb_utils.InferenceResponse([pb_utils.Tensor("O", {view})])]
     (first,) = served(row(1))
     served(row(2))
     assert (first.arrays["O"] == 1).all()
+
+
+def test_outputs_are_not_copied_in_a_process_that_sends_them_at_once(load: Load) -> None:
+    source = execute("""
+self.kept = np.zeros(100_000, np.float32)
+return [pb_utils.InferenceResponse([pb_utils.Tensor("O", self.kept.reshape(2, -1))])]
+""")
+    served = load(source)
+    there = Execution(described(asdict(served.instance.state.instance)))
+    for execution, copied in ((served.instance.state, True), (there, False)):
+        call = Call(row(1))
+        execution.execute([call], served.instance)
+        assert np.shares_memory(call.arrays["O"], execution.model.kept) != copied
+    there.close()
 
 
 def test_strings_that_are_no_bytes_are_printed(load: Load) -> None:

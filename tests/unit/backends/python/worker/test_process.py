@@ -22,7 +22,7 @@ from backends.python.api.errors import TritonModelException
 from backends.python.backend import PythonBackend
 from tests.unit.backend_harness import Call, Served, config, infer
 from tests.unit.backends.python.worker.process_model import MODEL, SECONDS, ask, told
-from tests.unit.python_models import DECOUPLED, execute, text, write
+from tests.unit.python_models import DECOUPLED, execute, row, text, write
 from tests.waiting import block_until
 
 
@@ -98,6 +98,19 @@ def test_memory_of_inputs_is_free_when_they_are_answered(served: Served) -> None
     """The reply says so; a request that is not followed by another one would else hold it."""
     told(ask(served, "about", np.zeros((1, 100_000), np.float32)))
     assert served.instance.state._process._jobs._sent.live == 0
+
+
+def test_outputs_of_an_array_that_the_model_fills_again(python: Path, tmp_path: Path) -> None:
+    source = execute("""
+if not hasattr(self, "kept"):
+    self.kept = np.zeros(100_000, np.float32)
+self.kept[:] = requests[0].inputs()[0].as_numpy()[0, 0]
+return [pb_utils.InferenceResponse([pb_utils.Tensor("O", self.kept)])]
+""")
+    served = Served(PythonBackend, config(text()), write(tmp_path, source), interpreter=python)
+    answers = [served(row(value))[0] for value in (1, 2)]
+    assert [set(call.arrays["O"].tolist()) for call in answers] == [{1}, {2}]
+    served.close()
 
 
 def test_a_batch(served: Served) -> None:
