@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Final
 
 from app.commands import COMMANDS, Command
@@ -41,7 +42,9 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         if name in _ALONE:
             raise TextRequested(usage() if name == "help" else f"nereid {server_version()}")
         if not name:
-            raise SettingsError(f"Unexpected argument: {value}")
+            close = get_close_matches(value, COMMANDS, n=1)
+            hint = f"; did you mean 'nereid {close[0]}'?" if close else ""
+            raise SettingsError(f"Unexpected argument: {value}{hint}")
         yield name, value
 
 

@@ -41,12 +41,15 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def main(argv: Sequence[str]) -> None:
     """Run `serve run` with these arguments.
 
-    `--help` starts nothing. Exits with 0 after a drain; with 1 for wrong settings, without a cluster, and
-    when a model of the start fails and `exit_on_error` is set.
+    `--help` starts nothing. Exits with 0 after a drain; with 1 for wrong settings, without its file or a
+    cluster, and when a model of the start fails and `exit_on_error` is set.
     """
     if not {"-h", "--help"}.isdisjoint(argv):
         print(_HELP)
         return run_serve_cli(["run", "--help"])
+    for word in argv:
+        if word.endswith((".yaml", ".yml")) and not word.startswith("-") and not Path(word).is_file():
+            sys.exit(f"there is no file '{word}'")
     try:
         servers = [settings for path in filter(Path.is_file, map(Path, argv)) for settings in check(path)]
         console = Console(servers[0]) if servers else None

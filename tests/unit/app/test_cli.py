@@ -266,6 +266,7 @@ def test_repositories_are_collected_from_all_flags() -> None:
             "option '--disable-auto-complete-config' doesn't allow an argument",
         ),
         (["models"], "Unexpected argument: models"),
+        (["chek", "models"], "Unexpected argument: chek; did you mean 'nereid check'?"),
         (["-v"], "Unexpected argument: -v"),
         (["--", "models"], "Unexpected argument: models"),
         (["--http-port=x"], "--http-port: expected an integer, got 'x'"),

@@ -72,3 +72,9 @@ def test_help_of_serve_starts_nothing(capfd: pytest.CaptureFixture[str]) -> None
     shown = capfd.readouterr().out
     assert "nereid-serve serve_config.yaml" in shown and "Usage" in shown.partition("own help")[2]
     assert not ray.is_initialized()
+
+
+def test_serve_without_its_file_starts_nothing() -> None:
+    with pytest.raises(SystemExit, match=r"there is no file 'nofile\.yaml'"):
+        serve_run.main(["nofile.yaml"])
+    assert not ray.is_initialized()
