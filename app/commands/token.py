@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     new = commands.add_parser("new", help="make a token: print it once, and keep its hash")
     new.set_defaults(run=_new)
-    new.add_argument("--scope", type=_words, required=True, help=f"what it may do: {','.join(SCOPES)}")
+    new.add_argument("--scope", type=_scopes, required=True, help=f"what it may do: {','.join(SCOPES)}")
     new.add_argument("--models", type=_words, help="patterns of model names, as 'a*,b'; by default all")
     new.add_argument("--rate", help="most inferences, as 100/s, 100/m or 100/h; by default any number")
     new.add_argument("--concurrency", type=int, help="most inferences in flight; by default any number")
@@ -47,6 +47,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
+
+
+def _scopes(text: str) -> tuple[str, ...]:
+    for word in _words(text):
+        if word not in SCOPES:
+            raise argparse.ArgumentTypeError(f"'{word}' is no scope; scopes are {', '.join(SCOPES)}")
+    return _words(text)
 
 
 def _new(arguments: argparse.Namespace) -> None:

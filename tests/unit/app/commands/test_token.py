@@ -54,7 +54,6 @@ def test_revoke_takes_a_token_out(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["new", "--scope=read"], "tokens.jsonl: Invalid enum value 'read' - at `$.scope[0]`"),
         (["new", "--scope=infer", "--rate=5"], "the rate '5' is not of the form 100/s, 100/m or 100/h"),
         (["new", "--scope=infer", "--name=a b"], "the name 'a b' is not 1 to 64 letters"),
         (["list"], "tokens.jsonl: No such file or directory"),
@@ -70,3 +69,8 @@ def test_wrong_arguments_are_told(words: list[str], text: str, capsys: pytest.Ca
 def test_a_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 2
     assert "usage: nereid token" in capsys.readouterr().err
+
+
+def test_scope_that_is_none_is_told_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("new", "--scope=infer,read") == 2
+    assert "'read' is no scope; scopes are infer, manage, metrics" in capsys.readouterr().err
