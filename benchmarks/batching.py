@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
-from deployments.scheduling.dynamic.serve_batch import Execute, Item
+from deployments.scheduling.dynamic.serve_batch import without_serve
 from deployments.spec import ModelSpec
 
 MAX_BATCH = 64
@@ -107,15 +107,6 @@ def measure(
     before, started = executions(), time.monotonic()
     done = plane.call(load(submit, callers, seconds))
     return Result(done / (time.monotonic() - started), done / (executions() - before))
-
-
-def without_serve(execute: Execute, max_rows: int, concurrent: int) -> Callable[[Item], Awaitable[None]]:
-    """Return a stand-in for `@serve.batch`, which works inside a replica only."""
-
-    async def run(item: Item) -> None:
-        await execute([item])
-
-    return run
 
 
 def served(directory: Path, plane: LoopThread, delay_ms: int) -> ServedModel:

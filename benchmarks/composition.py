@@ -22,10 +22,10 @@ from app.transport.channel.client import Channel
 from app.transport.channel.server import Cancel, ChannelServer, Reply
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from backends.python.api import server_api
-from benchmarks.batching import without_serve
 from deployments.bls.service import Connection, ModelCalls
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
+from deployments.scheduling.dynamic.serve_batch import without_serve
 from deployments.spec import ModelSpec
 
 KEY: Final = b"a key for a benchmark"

@@ -54,10 +54,11 @@ def serve_replica(model: str, directory: Path) -> None:
     from benchmarks.one_process import KEY
     from deployments.replica.control import ReplicaHandler
     from deployments.replica.loading import load_model
+    from deployments.scheduling.dynamic.serve_batch import without_serve
 
     plane = LoopThread("data-plane")
     use_mappings(plane.loop.call_later)
-    served = load_model(_spec(model, directory), plane, _without_serve)
+    served = load_model(_spec(model, directory), plane, without_serve)
     freeze_heap()
 
     async def listen() -> list[str]:
@@ -90,15 +91,6 @@ def _spec(model: str, directory: Path) -> Any:
         key=KEY,
         socket_directory="",
     )
-
-
-def _without_serve(execute: Any, max_rows: int, concurrent: int) -> Any:
-    """Return a stand-in for `@serve.batch`, which works inside a replica only."""
-
-    async def run(item: Any) -> None:
-        await execute([item])
-
-    return run
 
 
 def serve_ingress(model: str, address: str) -> None:
