@@ -47,9 +47,7 @@ def view_input(tensor: Tensor, signature: Signature) -> Array:
     return tensor.array().reshape(shape)
 
 
-def join_inputs(
-    requests: Sequence[Request], signature: Signature, target: Target | None = None
-) -> dict[str, Array]:
+def join_inputs(requests: Sequence[Request], signature: Signature, target: Target | None) -> dict[str, Array]:
     """Return the inputs of several requests by name, joined along axis 0.
 
     Raises:

@@ -38,7 +38,7 @@ def ask_often() -> None:
     client.CLIENT_POLLING_INTERVAL_S = _ASK_S
 
 
-def run_application(name: str, build: Callable[[], Application | None], scaled: bool = False) -> None:
+def run_application(name: str, build: Callable[[], Application | None], scaled: bool) -> None:
     """Make Serve run an application, or update a running one; return before it runs.
 
     Args:

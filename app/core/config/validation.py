@@ -224,7 +224,7 @@ def _check_sources(batch_io: Any, config: mc.ModelConfig) -> None:
             raise invalid_arg(f"unknown source input name '{name}'")
 
 
-def validate_instances(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> None:
+def validate_instances(config: mc.ModelConfig, gpus: Sequence[int]) -> None:
     """Check the `instance_group`s of a model, unless it is an ensemble, against the GPUs of this server.
 
     Raises:

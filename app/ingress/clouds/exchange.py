@@ -89,9 +89,7 @@ class PlatformRoute:
         exchange: the class of exchanges.
     """
 
-    def __init__(
-        self, route: Route, binary: str, exchange: type[PlatformExchange] = PlatformExchange
-    ) -> None:
+    def __init__(self, route: Route, binary: str, exchange: type[PlatformExchange]) -> None:
         self._route = route
         self._binary = binary
         self._exchange = exchange
