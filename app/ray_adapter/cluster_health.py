@@ -102,7 +102,16 @@ class Part:
                 self._silent, self._known = False, True
             except Exception:
                 self._silent = self._known
-            await next_turn(_ASK_S)
+            await self._next_question()
+
+    async def _next_question(self) -> None:
+        """Wait for the turn of the next question.
+
+        What is wrong with a process that is looked at shows without one, unless it hangs: there is time.
+        """
+        await next_turn(_ASK_S)
+        if self.process is not None and not (self._silent or self.process.fault):
+            await next_turn(2 * _ASK_S)
 
 
 def _retrieve(question: asyncio.Future[Process | None]) -> None:

@@ -33,9 +33,10 @@ _ENVIRONMENT: Final = {
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000",
     # At most: `controller_pace.py` looks when there is something to see. 0.1 by default.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
-    # What an idle server costs is the wake-ups of Ray's threads: by default these are 0.1, 0.1, 0.2
-    # and 0.25 s. Nothing waits for them: objects are small, workers end with their replicas, and memory that
-    # is about to run out is seen within a second.
+    # What an idle server costs is the wake-ups of Ray's threads: by default these are 0.1, 0.1, 0.1, 0.2
+    # and 0.25 s. Nothing waits for them: objects are small and on this machine, workers end with their
+    # replicas, and memory that is about to run out is seen within a second.
+    "RAY_object_manager_timer_freq_ms": "1000",
     "RAY_raylet_check_gc_period_milliseconds": "1000",
     "RAY_local_fs_monitor_interval_ms": "1000",
     "RAY_kill_idle_workers_interval_ms": "1000",

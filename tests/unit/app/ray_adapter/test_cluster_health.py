@@ -132,6 +132,31 @@ async def test_process_of_an_answer_is_looked_at_from_then_on(sleeper: "subproce
     await until(lambda: fault(part) == "has ended")
 
 
+@pytest.mark.parametrize("trouble", ["ended", "silent"])
+async def test_process_that_runs_is_asked_half_as_often_until_it_is_in_trouble(
+    trouble: str, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+
+    async def turn(period_s: float) -> None:
+        turns.append(period_s)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(cluster_health, "next_turn", turn)
+    monkeypatch.setattr(cluster_health, "_ASK_S", 2.0)
+    peer = Peer()
+    part = Part("it", peer.ask, ANSWER_S, process(sleeper.pid))
+    asking = asyncio.create_task(part.keep_asking())
+    await until(lambda: peer.asked > 2)
+    assert turns[:4] == [2.0, 4.0, 2.0, 4.0]
+    if trouble == "ended":
+        sleeper.kill()
+    else:
+        peer.failing = True
+    await until(lambda: turns[-3:] == [2.0, 2.0, 2.0])
+    asking.cancel()
+
+
 def test_changes_are_told_once_and_together(sleeper: "subprocess.Popen[bytes]") -> None:
     async def ask() -> None: ...
 
