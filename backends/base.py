@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from tritonclient.grpc import model_config_pb2 as mc
 
+    from app.core.statistics import ResponseDurations
     from backends.signature import Signature
 
 Reply = Callable[[InferResponse], None]
@@ -50,6 +51,7 @@ class Model:
         common_file: the model.py of a Python-based backend, which executes all its models; None where each
             model has its own.
         state: set and used by the backend alone.
+        responses: the times that the backend has reported of single responses, by their number.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Model:
         self.interpreter: Path | None = None
         self.common_file: Path | None = None
         self.state: Any = None
+        self.responses: dict[int, ResponseDurations] = {}
 
     @cached_property
     def signature(self) -> Signature:

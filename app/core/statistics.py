@@ -21,7 +21,10 @@ from app.core.errors import FailureReason
 from app.core.latencies import Histogram, Latencies, Summary, first_response_histogram
 
 K = TypeVar("K")
-V = TypeVar("V", int, "BatchDurations", Summary, Histogram)
+V = TypeVar("V", int, "BatchDurations", "ResponseDurations", Summary, Histogram)
+
+MAX_RESPONSES: Final = 1024
+"""A stream may have any number of responses; the statistics have not."""
 
 
 class Duration(msgspec.Struct, gc=False):
@@ -84,6 +87,39 @@ class BatchDurations(msgspec.Struct):
         )
 
 
+class ResponseDurations(msgspec.Struct):
+    """The responses of one number: the first ones of all requests, the second ones, and so on."""
+
+    compute_infer: Duration = msgspec.field(default_factory=Duration)
+    compute_output: Duration = msgspec.field(default_factory=Duration)
+    success: Duration = msgspec.field(default_factory=Duration)
+    fail: Duration = msgspec.field(default_factory=Duration)
+    empty_response: Duration = msgspec.field(default_factory=Duration)
+    cancel: Duration = msgspec.field(default_factory=Duration)
+
+    def __add__(self, other: "ResponseDurations") -> "ResponseDurations":
+        names = self.__struct_fields__
+        return ResponseDurations(*(getattr(self, name) + getattr(other, name) for name in names))
+
+
+ResponseOutcome = Literal["success", "fail", "empty_response", "cancel"]
+
+
+def record_response(
+    into: dict[int, ResponseDurations], number: int, outcome: ResponseOutcome, infer_ns: int, output_ns: int
+) -> None:
+    """Record one response as Triton does; those from number `MAX_RESPONSES` on are not recorded."""
+    if number >= MAX_RESPONSES:
+        return
+    durations = into.get(number) or into.setdefault(number, ResponseDurations())
+    getattr(durations, outcome).record(infer_ns + output_ns)
+    if outcome == "cancel":
+        return
+    durations.compute_infer.record(infer_ns)
+    if outcome == "success" or output_ns:
+        durations.compute_output.record(output_ns)
+
+
 class CustomSample(msgspec.Struct, array_like=True):
     """One metric of a Python model.
 
@@ -124,8 +160,9 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     `inference_count` counts batch items (rows), `execution_count` model executions, `failures` requests by
     `FailureReason`, `releases` batches by why the dynamic batcher released them, `refusals` requests of an
     overloaded model by what limited their wait, `batches` executions by their rows, `restarts` unexpected
-    ends of replicas. `durations` are seconds of requests that succeeded: "request", "queue", "compute".
-    `summaries` and `first_response` (milliseconds) depend on `--metrics-config`.
+    ends of replicas, `responses` those that a backend times, by their number. `durations` are seconds of
+    requests that succeeded: "request", "queue", "compute". `summaries` and `first_response` (milliseconds)
+    depend on `--metrics-config`.
     """
 
     last_inference_ns: Annotated[int, max] = 0
@@ -152,6 +189,7 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     summaries: Annotated[dict[str, Summary], add_values] = {}
     first_response: Annotated[Histogram | None, add_known] = None
     custom: Annotated[list[CustomFamily], add] = []
+    responses: Annotated[dict[int, ResponseDurations], add_values] = {}
 
 
 EnsembleReports = list[tuple[str, int, ReplicaReport]]

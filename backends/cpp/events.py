@@ -18,6 +18,7 @@ import msgspec
 
 from app.core.buffers import allocate
 from app.core.errors import internal
+from app.core.statistics import record_response
 from app.core.tensors import InferResponse, Tensor, failed
 from backends.base import Model, Request
 from backends.cpp.calls import ModelCalls
@@ -26,7 +27,7 @@ from backends.cpp.requests import address_of
 
 logger = logging.getLogger(__name__)
 
-RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH, CALL, CANCEL, QUESTION = range(10)
+RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH, CALL, CANCEL, QUESTION, TIMED = range(11)
 
 _CANCEL_POLL_MS: Final = 20
 """How often a request whose backend asks whether it is cancelled is looked at."""
@@ -124,6 +125,9 @@ class Events:
             self._calls.cancel(token)
         elif kind == QUESTION:
             self._calls.answer(*event[1:])
+        elif kind == TIMED:
+            with self._lock:  # instances have threads of their own
+                record_response(self._pending[token].model.responses, *event[2:])
 
     def _wait(self) -> None:
         poll = select.poll()

@@ -73,6 +73,7 @@ class ReplicaHandler:
             refusals=served.scheduler.admission.refused,
             has_cache=served.cached is not None,
             custom=custom,
+            responses=dict(served.model.responses),
         )
 
     async def _custom_metrics(self) -> list[CustomFamily]:

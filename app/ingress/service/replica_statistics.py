@@ -1,10 +1,11 @@
 """Reads the reports of replicas over their channels, and writes them as messages of Triton's protocol."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.statistics import Duration, EnsembleReports, ReplicaReport
+from app.core.statistics import BatchDurations, Duration, EnsembleReports, ReplicaReport, ResponseDurations
 from app.routing.table import VersionEntry
 from app.transport.channel.client import Channel
 from app.transport.channel.survey import ask
@@ -43,10 +44,15 @@ def statistics_message(entry: VersionEntry, report: ReplicaReport) -> pb.ModelSt
     for field in pb.InferStatistics.DESCRIPTOR.fields:
         _set(getattr(message.inference_stats, field.name), getattr(report, field.name))
     for size, durations in sorted(report.batches.items()):
-        batch = message.batch_stats.add(batch_size=size)
-        for name in durations.__struct_fields__:
-            _set(getattr(batch, name), getattr(durations, name))
+        _set_all(message.batch_stats.add(batch_size=size), durations)
+    for number, times in sorted(report.responses.items()):
+        _set_all(message.response_stats[str(number)], times)
     return message
+
+
+def _set_all(message: Any, durations: BatchDurations | ResponseDurations) -> None:
+    for name in durations.__struct_fields__:
+        _set(getattr(message, name), getattr(durations, name))
 
 
 def _set(message: pb.StatisticDuration, duration: Duration) -> None:

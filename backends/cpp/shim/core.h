@@ -27,7 +27,8 @@ constexpr size_t MAX_QUEUED_LOGS = 4096;      // later lines are dropped, and co
 //                [name, data type, shape, data], outputs
 //   CANCEL       number of a call
 //   QUESTION     its number, what, model, version, JSON, files
-enum Event : int { RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH, CALL, CANCEL, QUESTION };
+//   TIMED        token, number of the response, outcome, time of inference and of output in ns
+enum Event : int { RESPONSE, CLOSED, RESCHEDULED, STATE, LOG, ACTIVITY, WATCH, CALL, CANCEL, QUESTION, TIMED };
 
 // Carries events that are no part of an execution's result: late responses, log lines. Any thread adds to it; one
 // thread of the server waits for the descriptor and takes everything.
@@ -147,6 +148,7 @@ struct Exchange : std::enable_shared_from_this<Exchange> {
   std::atomic<bool> cancelled{false}, watched{false};
   std::atomic<bool> finished{false};  // answered, or the server answers it
   std::atomic<bool> rescheduled{false};
+  std::atomic<uint64_t> timed{0};  // responses whose times the backend has reported
   std::mutex mutex;
   std::map<std::string, TRITONBACKEND_State> states;
   std::map<std::string, Memory> shared;  // buffers of states that are one with an input's

@@ -150,24 +150,3 @@ API Error* TRITONBACKEND_ModelInstanceReportBatchStatistics(
   report(self, compute_start_ns, compute_end_ns);
   return nullptr;
 }
-
-// Statistics of single responses: accepted; the server times the responses that it receives.
-struct TRITONBACKEND_ModelInstanceResponseStatistics {};
-using ResponseStatistics = TRITONBACKEND_ModelInstanceResponseStatistics;
-API Error* TRITONBACKEND_ModelInstanceResponseStatisticsNew(ResponseStatistics** statistics) {
-  *statistics = new ResponseStatistics;
-  return nullptr;
-}
-API Error* TRITONBACKEND_ModelInstanceResponseStatisticsDelete(ResponseStatistics* statistics) {
-  delete statistics;
-  return nullptr;
-}
-#define ACCEPTED(NAME, TYPE) \
-  API Error* TRITONBACKEND_ModelInstance##NAME(ResponseStatistics*, TYPE) { return nullptr; }
-ACCEPTED(ResponseStatisticsSetModelInstance, Instance*)
-ACCEPTED(ResponseStatisticsSetResponseFactory, void*)
-ACCEPTED(ResponseStatisticsSetResponseStart, uint64_t)
-ACCEPTED(ResponseStatisticsSetComputeOutputStart, uint64_t)
-ACCEPTED(ResponseStatisticsSetResponseEnd, uint64_t)
-ACCEPTED(ResponseStatisticsSetError, Error*)
-API Error* TRITONBACKEND_ModelInstanceReportResponseStatistics(ResponseStatistics*) { return nullptr; }

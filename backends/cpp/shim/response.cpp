@@ -180,3 +180,57 @@ API Error* TRITONBACKEND_InferenceResponseOutput(
   if (index >= count) return out_of_bounds(index, count, "response has", "outputs");
   return describe(*response->outputs[index], name, datatype, shape, rank);
 }
+
+// The times of one response; the server adds up those of the first responses of all requests, of the second ones, ...
+struct TRITONBACKEND_ModelInstanceResponseStatistics {
+  Factory* factory = nullptr;
+  uint64_t start_ns = 0, output_ns = 0, end_ns = 0;
+  const Error* failure = nullptr;
+};
+using Times = TRITONBACKEND_ModelInstanceResponseStatistics;
+
+API Error* TRITONBACKEND_ModelInstanceResponseStatisticsNew(Times** times) {
+  *times = new Times;
+  return nullptr;
+}
+API Error* TRITONBACKEND_ModelInstanceResponseStatisticsDelete(Times* times) {
+  delete times;
+  return nullptr;
+}
+API Error* TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(Times*, TRITONBACKEND_ModelInstance*) {
+  return nullptr;
+}
+#define TIMES_SETTER(NAME, TYPE, FIELD)                                                      \
+  API Error* TRITONBACKEND_ModelInstanceResponseStatisticsSet##NAME(Times* times, TYPE value) { \
+    times->FIELD = value;                                                                    \
+    return nullptr;                                                                          \
+  }
+TIMES_SETTER(ResponseFactory, Factory*, factory)
+TIMES_SETTER(ResponseStart, uint64_t, start_ns)
+TIMES_SETTER(ComputeOutputStart, uint64_t, output_ns)
+TIMES_SETTER(ResponseEnd, uint64_t, end_ns)
+TIMES_SETTER(Error, Error*, failure)
+
+API Error* TRITONBACKEND_ModelInstanceReportResponseStatistics(Times* times) {
+  if (times->factory == nullptr) return error(INVALID_ARG, "response statistics have no response factory");
+  Exchange& exchange = *times->factory->exchange;
+  const uint64_t number = exchange.timed++;
+  const bool cancelled = times->failure != nullptr && times->failure->code == CANCELLED;
+  const bool has_output = times->output_ns > 0 && !cancelled;
+  const uint64_t computed_ns = has_output ? times->output_ns : times->end_ns;
+  if (times->start_ns > computed_ns) {
+    const std::string what = has_output ? "compute output start" : "response end";
+    return error(INVALID_ARG, "Response start cannot happen after " + what);
+  }
+  if (computed_ns > times->end_ns)
+    return error(INVALID_ARG, "Compute output start cannot happen after response end");
+  const char* const outcome = cancelled                   ? "cancel"
+                              : times->failure != nullptr ? "fail"
+                              : has_output                ? "success"
+                                                          : "empty_response";
+  exchange.put(
+      Writer::of(TIMED, exchange.token, number, outcome, computed_ns - times->start_ns, times->end_ns - computed_ns)
+          .bytes,
+      !exchange.model->decoupled);
+  return nullptr;
+}

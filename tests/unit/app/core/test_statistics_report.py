@@ -12,6 +12,7 @@ from app.core.statistics import (
     CustomSample,
     Duration,
     ReplicaReport,
+    ResponseDurations,
     merge,
 )
 
@@ -48,6 +49,7 @@ def full(factor: int) -> ReplicaReport:
         summaries={"queue": Summary(factor, 10 * factor, {-1: factor, factor: 1})},
         first_response=Histogram((1.0, 2.5), [factor, 0, 1], 0.5 * factor),
         custom=[CustomFamily("f", "text", "counter", [CustomSample({"a": "b"}, 1.0, 0, [], [])])],
+        responses={0: ResponseDurations(*[Duration(factor, factor)] * 6), factor: ResponseDurations()},
     )
 
 
@@ -83,6 +85,8 @@ def test_every_counter_is_added() -> None:
     assert total.restarts == 11
     assert total.durations == {"queue": Histogram((1.0,), [11, 2], 2.75)}
     assert len(total.custom) == 2
+    both = ResponseDurations(*[Duration(11, 11)] * 6)
+    assert total.responses == {0: both, 1: ResponseDurations(), 10: ResponseDurations()}
     assert parts == [full(1), full(10)], "merging changes its arguments"
 
 

@@ -14,9 +14,9 @@ PROBE = Path(__file__).parent / "probe"
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backend directory with `probe` and `caller`; beside them `strategy.so`. Compiled as C."""
+    """A backend directory with `probe`, `caller` and `timing`; beside them `strategy.so`. Compiled as C."""
     directory = tmp_path_factory.mktemp("libraries")
-    for name in ("probe", "caller"):
+    for name in ("probe", "caller", "timing"):
         (directory / name).mkdir()
         compile_c(f"{name}.c", directory / name / f"libtriton_{name}.so")
     compile_c("strategy.c", directory / "strategy.so")

@@ -8,7 +8,15 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import unavailable
-from app.core.statistics import BatchDurations, Duration, ReplicaReport, merge
+from app.core.statistics import (
+    MAX_RESPONSES,
+    BatchDurations,
+    Duration,
+    ReplicaReport,
+    ResponseDurations,
+    merge,
+    record_response,
+)
 from app.ingress.service.replica_statistics import collect, statistics_message
 from app.transport.channel.client import Channel
 from tests.unit.app.routing_fakes import FakeChannel, counters, entry
@@ -72,3 +80,36 @@ def test_message_has_every_counter() -> None:
         compute_infer={"count": 3, "ns": 4},
         compute_output={"count": 5, "ns": 6},
     )
+
+
+def test_times_of_responses_are_added_and_written_by_their_number() -> None:
+    first, second = ReplicaReport(), ReplicaReport()
+    record_response(first.responses, 0, "success", 1, 2)
+    record_response(first.responses, 10, "fail", 3, 0)
+    record_response(second.responses, 0, "cancel", 4, 5)
+    message = statistics_message(entry("m"), merge([first, second]))
+    assert dict(message.response_stats) == {
+        "0": pb.InferResponseStatistics(
+            compute_infer={"count": 1, "ns": 1},
+            compute_output={"count": 1, "ns": 2},
+            success={"count": 1, "ns": 3},
+            fail={},
+            empty_response={},
+            cancel={"count": 1, "ns": 9},
+        ),
+        "10": pb.InferResponseStatistics(
+            compute_infer={"count": 1, "ns": 3},
+            compute_output={},
+            success={},
+            fail={"count": 1, "ns": 3},
+            empty_response={},
+            cancel={},
+        ),
+    }
+
+
+def test_times_of_responses_are_bounded() -> None:
+    recorded: dict[int, ResponseDurations] = {}
+    for number in range(MAX_RESPONSES + 3):
+        record_response(recorded, number, "empty_response", 1, 0)
+    assert len(recorded) == MAX_RESPONSES
