@@ -55,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     faulthandler.enable()  # a crash of a model is one of this process
+    sys.argv = [""]  # as in Triton's stub: a model that parses arguments must not find ours
     return serve(settings, _stop_on_signal())
 
 

@@ -61,6 +61,13 @@ def trace_config(entries: Iterable[str]) -> TraceSetting:
     return setting
 
 
+def config_name(text: str) -> str:
+    """Parse `--model-config-name`."""
+    if not text:
+        raise ValueError("empty argument for --model-config-name")
+    return text
+
+
 def header_forwarder(flag: str) -> Callable[[str], HeaderForwarder | None]:
     """Return the parser of a flag that is a pattern of header names; empty forwards none."""
 

@@ -99,7 +99,14 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
     startup_models: A[
         tuple[str, ...], Flag("load_model", "Model to load at startup; may be repeated; '*' for all.")
     ] = ()
-    config_name: A[str, Flag("model_config_name", "Use a model's configs/NAME.pbtxt if it exists.")] = ""
+    config_name: A[
+        str,
+        Flag(
+            "model_config_name",
+            "Use a model's configs/NAME.pbtxt if it exists.",
+            parse=parsers.config_name,
+        ),
+    ] = ""
     allow_upload: A[bool, Flag("allow_model_upload", "Accept model files sent in load requests.", NEREID)] = (
         True
     )

@@ -43,6 +43,18 @@ def test_a_wrong_command_line_is_told_in_one_line(tmp_path: Path, capsys: pytest
         assert text in said and said.count("\n") == 1
 
 
+def test_models_do_not_find_the_arguments_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = [f"--{name}-port={free_port()}" for name in ("http", "grpc", "metrics")]
+    seen: list[list[str]] = []
+    monkeypatch.setattr(sys, "argv", ["nereid", "dev", str(tmp_path), *ports])
+    monkeypatch.setattr(dev, "serve", lambda *_: seen.append(sys.argv))
+    monkeypatch.setattr(dev, "_stop_on_signal", threading.Event)
+    dev.main([str(tmp_path), *ports])
+    assert seen == [[""]]
+
+
 def test_whole_reasons_are_told_of_what_is_not_served() -> None:
     found = VersionEntry("m", 1, ModelState.UNAVAILABLE, "Internal: no\n\nAt:\n  line 1\n")
     short = VersionEntry("n", 1, ModelState.UNAVAILABLE, "Internal: no")

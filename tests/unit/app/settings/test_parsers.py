@@ -120,3 +120,10 @@ def test_wrong_files_of_restrictions_are_refused(
     with pytest.raises(SettingsError) as raised:
         from_args({"model_repository": repository, "http_restricted_api_file": str(keys)})
     assert str(raised.value) == message.format(keys)
+
+
+def test_name_of_configurations_may_not_be_empty(repository: str) -> None:
+    assert settings_of(repository).repository.config_name == ""
+    assert settings_of(repository, model_config_name="h100").repository.config_name == "h100"
+    with pytest.raises(SettingsError, match=r"^empty argument for --model-config-name$"):
+        settings_of(repository, model_config_name="")
