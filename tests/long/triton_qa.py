@@ -237,7 +237,7 @@ def adapt(qa: Path, data: Path) -> None:
     )
     common = qa / "L0_backend_python" / "common.sh"
     common.write_text(common.read_text() + "\nsetup_virtualenv() { :; }\ndeactivate_virtualenv() { :; }\n")
-    for config in qa.glob("L0_*/**/config.pbtxt"):
+    for config in (*qa.glob("L0_*/**/config.pbtxt"), *qa.glob("custom_models/*/config.pbtxt")):
         if not any(path.name.isdigit() for path in config.parent.iterdir()):
             (config.parent / "1").mkdir()
 
