@@ -4,7 +4,9 @@ It is compiled when it is first needed on a machine, within seconds, and kept in
 user may enter. Nothing but the files of this package is ever compiled.
 """
 
+import fcntl
 import os
+import shutil
 import subprocess
 import tempfile
 from hashlib import blake2b
@@ -44,7 +46,7 @@ def built_library(flags: tuple[str, ...] = (), root: Path | None = None) -> Path
     private_directory(str(directory))
     library = directory / NAME
     if not library.exists():
-        _compile(library, flags)
+        _compile_once(library, flags)
     return library
 
 
@@ -63,6 +65,20 @@ def compiler() -> list[str]:
     return found
 
 
+def _compile_once(library: Path, flags: tuple[str, ...]) -> None:
+    """Compile the library unless another load does: the models of a server load together."""
+    folder = os.open(library.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if not library.exists():
+            for left in library.parent.iterdir():  # by compilations that were killed
+                shutil.rmtree(left, ignore_errors=True)
+            _compile(library, flags)
+    finally:
+        fcntl.flock(folder, fcntl.LOCK_UN)  # processes that were forked meanwhile have the descriptor too
+        os.close(folder)
+
+
 def _compile(library: Path, flags: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as directory:
         made = Path(directory) / NAME
@@ -70,4 +86,4 @@ def _compile(library: Path, flags: tuple[str, ...]) -> None:
         result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
         if result.returncode:
             raise internal(f"unable to compile {NAME} ({command[0]}): {result.stderr.strip()[-2000:]}")
-        os.replace(made, library)  # another process may have done the same meanwhile
+        os.replace(made, library)

@@ -3,6 +3,7 @@
 import os
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,23 @@ def test_library_is_compiled_once_into_a_private_directory(log: Path, tmp_path: 
     assert len(log.read_text().splitlines()) == 1
     assert stat.S_IMODE(os.stat(first.parent).st_mode) == 0o700
     assert os.listdir(first.parent) == [build.NAME]
+
+
+def test_loads_at_the_same_time_compile_once(log: Path, tmp_path: Path) -> None:
+    command = Path(os.environ["CXX"])
+    command.write_text(COMPILER.format(log=log).replace("while", "sleep 0.2; while"))
+    with ThreadPoolExecutor(4) as pool:
+        libraries = set(pool.map(lambda _: build.built_library(root=tmp_path / "cache"), range(4)))
+    assert len(libraries) == len(log.read_text().splitlines()) == 1
+
+
+def test_what_killed_compilations_leave_is_removed(log: Path, tmp_path: Path) -> None:
+    library = build.built_library(root=tmp_path / "cache")
+    library.unlink()
+    (library.parent / "tmpabc").mkdir()
+    (library.parent / "tmpabc" / "part.o").touch()
+    build.built_library(root=tmp_path / "cache")
+    assert os.listdir(library.parent) == [build.NAME]
 
 
 def test_other_sources_are_another_library(
