@@ -57,7 +57,7 @@ def serve_replica(model: str, directory: Path) -> None:
     from deployments.scheduling.dynamic.serve_batch import without_serve
 
     plane = LoopThread("data-plane")
-    use_mappings(plane.loop.call_later)
+    plane.loop.call_soon_threadsafe(use_mappings)
     served = load_model(_spec(model, directory), plane, without_serve)
     freeze_heap()
 

@@ -103,7 +103,7 @@ class Engine:
     async def _compose(self) -> None:
         settings = self.settings
         if is_native(settings.cluster.data_plane):
-            use_mappings(self.plane.loop.call_later)
+            use_mappings()
         self._applications = LocalApplications(self.plane, settings.server.exit_timeout_s)
         self._router = LocalRouter(self._applications.replicas, settings.cluster.transport)
         self.repository = LocalRepository(settings, self._applications, self._router)

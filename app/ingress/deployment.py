@@ -139,7 +139,7 @@ class Ingress:
     async def _start(self) -> None:
         settings = self._settings
         if is_native(settings.cluster.data_plane):
-            use_mappings(self._plane.loop.call_later)
+            use_mappings()
         self._router = Router(self._node_id, self._key, settings.cluster.transport)
         waiting = settings.residency
         limits = WaitingLimits(waiting.waiting_requests, waiting.waiting_bytes, waiting.waiting_s)

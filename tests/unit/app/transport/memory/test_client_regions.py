@@ -1,10 +1,12 @@
 """Reading and writing client memory, also while the client pulls it away."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,21 @@ DATA = np.random.default_rng(1).bytes(SIZE)
 def file(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A client's file; it was used once, so that a native process maps it the next time."""
     FILE.write_bytes(DATA)
-    monkeypatch.setattr(client_regions, "_mapped", None)
+    monkeypatch.setattr(client_regions._mapped, "regions", None)
+    loop = asyncio.new_event_loop()
     if request.param == "native":
         pytest.importorskip("app.native.extension")
-        client_regions.use_mappings(lambda delay, function: None)
+        run(loop, client_regions.use_mappings)
         read_inputs(reading(place(0, 1)))
     yield
+    loop.close()
     FILE.unlink(missing_ok=True)
+
+
+def run(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    loop.call_soon(function)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
 
 
 def place(offset: int, nbytes: int) -> RegionSlice:
@@ -90,6 +100,21 @@ def test_inputs_are_read_from_their_regions() -> None:
     assert read.inputs[3] is inline
     FILE.write_bytes(bytes(SIZE))
     assert read.inputs[0].data == DATA, "what was read is the request's own"
+
+
+def test_another_data_plane_of_the_process_may_have_ended() -> None:
+    pytest.importorskip("app.native.extension")
+
+    def live() -> None:
+        loop = asyncio.new_event_loop()
+        run(loop, client_regions.use_mappings)
+        loop.close()
+
+    other = threading.Thread(target=live)
+    other.start()
+    other.join()
+    for _ in range(2):
+        assert bytes(read_inputs(reading(place(0, SIZE))).inputs[0].data) == DATA
 
 
 def test_outputs_are_written_to_their_regions() -> None:
