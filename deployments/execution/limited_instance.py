@@ -21,6 +21,7 @@ class LimitedInstance(InstanceThread):
     Args:
         permits: the permits of the instance.
         expects: returns whether more requests are queued.
+        refill: adds queued requests to a batch that has waited, while it has room.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class LimitedInstance(InstanceThread):
         watchdog: LoopWatchdog,
         permits: Permits,
         expects: Callable[[], bool],
+        refill: Callable[[Batch], None],
     ) -> None:
         super().__init__(backend, instance, responses, loop, finished, watchdog)
         self._permits = permits
         self._expects = expects
+        self._refill = refill
         self._next: Batch | None = None
         self._reporting = False
         self._keep_timer: asyncio.TimerHandle | None = None
@@ -109,6 +112,7 @@ class LimitedInstance(InstanceThread):
             self._drop(batch)
             return
         self._next = None
+        self._refill(batch)
         now = time.monotonic_ns()
         for pending in batch.requests:
             if type(pending) is QueuedRequest:  # a sequence's counts from its first execution

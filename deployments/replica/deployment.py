@@ -134,7 +134,7 @@ class ModelVersion:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._spec.gpus))
         try:
             if is_native(self._spec.transport.data_plane):
-                use_mappings(self._plane.loop.call_later)
+                self._plane.loop.call_soon_threadsafe(use_mappings)
             self._local = materialize_model(self._spec)
             self._calls = _model_calls(self._local.spec, self._plane)
             self._served = load_model(self._local.spec, self._plane)

@@ -67,6 +67,9 @@ class Scheduler(ABC):
     def release(self) -> None:
         """Give batches to free instances as far as the policy allows."""
 
+    def refill(self, batch: Batch) -> None:  # noqa: B027  (most schedulers have nothing to add)
+        """Add queued requests to a batch that its instance could not execute yet, while it has room."""
+
     def execute_together(self, requests: list[QueuedRequest]) -> None:
         """Execute requests as one batch on a free instance, whatever the policy.
 

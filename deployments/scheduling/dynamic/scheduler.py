@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from app.core.statistics import Statistics
@@ -142,9 +143,7 @@ class DynamicScheduler(DirectScheduler):
             if (self._start_threshold or self._order) and self._must_wait():
                 return
             head, now = queue.head(rows), time.monotonic_ns()
-            decision = (
-                decide_batch(self._policy, head, now) if self._strategy is None else self._decide(head, now)
-            )
+            decision = self._decide(head, now)
             if not decision.size:
                 self._wake_by(decision.wait_until_ns)
                 return
@@ -164,6 +163,18 @@ class DynamicScheduler(DirectScheduler):
             self.admission.batch.add(size)
         _set_dispatch_time(batch, now_ns)
         return batch
+
+    def refill(self, batch: Batch) -> None:
+        queue, rows = self._queue, self._policy.max_rows
+        if batch.rows >= rows or not queue.tidy(rows) or (self._order is not None and self._order.full):
+            return
+        waiting = [*batch.requests, *islice(queue.head(rows), rows)]
+        decision = self._decide(waiting, time.monotonic_ns())
+        if decision.size > len(batch.requests):
+            added = queue.take(decision.size - len(batch.requests))
+            self._track(added)
+            batch.requests += added
+            batch.rows, batch.release = decision.rows, decision.reason
 
     def _prepare(self) -> None:
         """Hand the busy instance its next batch if that is full and none of its deadlines can end first."""
@@ -185,7 +196,8 @@ class DynamicScheduler(DirectScheduler):
 
     def _decide(self, queue: Sequence[QueuedRequest], now_ns: int) -> BatchDecision:
         strategy = self._strategy
-        assert strategy is not None
+        if strategy is None:
+            return decide_batch(self._policy, queue, now_ns)
         record = strategy.batch_initialize()
         try:
             return decide_batch(self._policy, queue, now_ns, partial(_includes, strategy, record))
@@ -193,14 +205,17 @@ class DynamicScheduler(DirectScheduler):
             strategy.batch_finalize(record)
 
     def _start(self, instance: InstanceThread, batch: Batch, at_once: bool = False) -> None:
-        if self._order is not None:
-            for request in batch.requests:
-                self._order.track(request)
+        self._track(batch.requests)
         self._busy = instance
         if len(batch.requests) == 1 or self._execution_ns < MIN_EXECUTION_NS:
             (instance.execute_at_once if at_once else instance.execute)(batch)
         else:
             self._serve_batch.start(instance, batch)
+
+    def _track(self, requests: Sequence[QueuedRequest]) -> None:
+        if self._order is not None:
+            for request in requests:
+                self._order.track(request)
 
     def _wake_by(self, when_ns: int) -> None:
         """Examine the queue again at `when_ns`, or earlier."""

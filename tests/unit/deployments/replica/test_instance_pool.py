@@ -232,6 +232,16 @@ def test_executions_wait_for_the_resource(bench: Bench, limited: Other) -> None:
     limited.acquire()
 
 
+def test_batch_that_waits_for_the_resource_takes_what_is_queued(bench: Bench, limited: Other) -> None:
+    limited.acquire()
+    waiting = [bench.submit(request(f"w{number}"))[0] for number in range(5)]
+    bench.plane.call(let_run(), 5)
+    limited.release()
+    assert [answer.result(30).failure for answer in waiting] == [None] * 5
+    assert bench.executed() == [["w0", "w2", "w3", "w4"], ["w1"]]
+    assert bench.report().batches.keys() == {1, 4}
+
+
 def test_instances_of_one_model_share_the_resource(bench: Bench, limited: Other) -> None:
     held = bench.hold()
     other, _ = bench.submit(request("other"))

@@ -1,0 +1,83 @@
+"""The batch that takes queued requests when its instance may execute at last."""
+
+from typing import Any
+
+import pytest
+
+from app.core.statistics import Statistics
+from deployments.scheduling.dynamic.batch_policy import BatchPolicy
+from deployments.scheduling.dynamic.scheduler import DynamicScheduler
+from deployments.scheduling.dynamic.serve_batch import ServeBatch
+from deployments.scheduling.queue import RequestQueue
+from tests.unit.scheduling_fakes import Answers, FakeServeBatch, HeldInstance, offer, pending
+
+MANY = 1 << 20
+
+
+class Waiting:
+    """A batcher whose only instance has been given the request "a"."""
+
+    def __init__(self, policy: BatchPolicy, ordered: int = 0) -> None:
+        self.answers = Answers()
+        queue, executor = RequestQueue(MANY, MANY), ServeBatch(policy.max_rows, FakeServeBatch())
+        self.scheduler = DynamicScheduler(Statistics(), queue, policy, executor, ordered=ordered)
+        (self.instance,) = offer(self.scheduler)
+        self.submit("a")
+
+    def submit(self, request_id: str, **fields: Any) -> None:
+        self.scheduler.submit(pending(self.answers, request_id, **{"shapes": (1,), **fields}))
+
+    def refill(self) -> list[str]:
+        batch = running(self.instance)
+        self.scheduler.refill(batch)
+        assert batch.rows == sum(request.rows for request in batch.requests)
+        return [request.infer.id for request in batch.requests]
+
+
+def running(instance: HeldInstance) -> Any:
+    assert instance.running is not None
+    return instance.running
+
+
+async def test_requests_are_added_in_order_while_they_fit() -> None:
+    waiting = Waiting(BatchPolicy(4))
+    assert waiting.refill() == ["a"]
+    waiting.submit("b")
+    waiting.submit("c", rows=2)
+    waiting.submit("d")
+    assert waiting.refill() == ["a", "b", "c"] == waiting.refill()
+    assert waiting.scheduler.pending == 1
+    waiting.instance.finish()
+    assert list(waiting.answers.finals) == ["a", "b", "c"]
+    assert [request.infer.id for request in running(waiting.instance).requests] == ["d"]
+
+
+@pytest.mark.parametrize("fields", [{"shapes": (2,)}, {"rows": 4}])
+async def test_what_does_not_fit_stays_queued(fields: dict[str, Any]) -> None:
+    waiting = Waiting(BatchPolicy(4))
+    waiting.submit("b", **fields)
+    waiting.submit("c")
+    assert waiting.refill() == ["a"] and waiting.scheduler.pending == 2
+
+
+async def test_batch_gets_a_preferred_size() -> None:
+    waiting = Waiting(BatchPolicy(8, preferred=(2,)))
+    waiting.submit("b")
+    waiting.submit("c")
+    assert waiting.refill() == ["a", "b"]
+
+
+async def test_no_more_start_than_may_wait_for_their_order() -> None:
+    waiting = Waiting(BatchPolicy(4), ordered=1)
+    waiting.submit("b")
+    assert waiting.refill() == ["a"]
+
+
+async def test_cancelled_requests_are_not_added() -> None:
+    waiting = Waiting(BatchPolicy(4))
+    cancelled = pending(waiting.answers, "b", shapes=(1,))
+    waiting.scheduler.submit(cancelled)
+    cancelled.cancelled = True
+    waiting.scheduler.cancel(cancelled)
+    waiting.submit("c")
+    assert waiting.refill() == ["a", "c"]
