@@ -50,6 +50,9 @@ class InstanceThread:
     process executes is sent by the loop; see docs/event_loop_execution.md.
     """
 
+    may_wait = False
+    """Its batches may have to wait before they execute."""
+
     def __init__(
         self,
         backend: Backend,

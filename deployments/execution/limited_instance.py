@@ -21,8 +21,10 @@ class LimitedInstance(InstanceThread):
     Args:
         permits: the permits of the instance.
         expects: returns whether more requests are queued.
-        refill: adds queued requests to a batch that has waited, while it has room.
+        begins: is told which batch begins, and may add requests to it.
     """
+
+    may_wait = True
 
     def __init__(
         self,
@@ -34,12 +36,12 @@ class LimitedInstance(InstanceThread):
         watchdog: LoopWatchdog,
         permits: Permits,
         expects: Callable[[], bool],
-        refill: Callable[[Batch], None],
+        begins: Callable[[Batch], None],
     ) -> None:
         super().__init__(backend, instance, responses, loop, finished, watchdog)
         self._permits = permits
         self._expects = expects
-        self._refill = refill
+        self._begins = begins
         self._next: Batch | None = None
         self._reporting = False
         self._keep_timer: asyncio.TimerHandle | None = None
@@ -112,7 +114,7 @@ class LimitedInstance(InstanceThread):
             self._drop(batch)
             return
         self._next = None
-        self._refill(batch)
+        self._begins(batch)
         now = time.monotonic_ns()
         for pending in batch.requests:
             if type(pending) is QueuedRequest:  # a sequence's counts from its first execution

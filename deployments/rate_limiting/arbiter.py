@@ -15,17 +15,16 @@ class _Member(Generic[K]):
 
     Attributes:
         rank: its executions, each weighted by its priority; the lowest in the queue is first.
-        requested: when it requested a permit (a counter), 0 without a request.
+        requested: when it requested a permit (a counter), 0 without a request; it breaks ties.
         held: whether it has a permit.
     """
 
-    __slots__ = ("demand", "held", "key", "needs", "priority", "rank", "requested")
+    __slots__ = ("demand", "held", "key", "needs", "rank", "requested")
 
     def __init__(self, key: K, demand: Demand) -> None:
         self.key = key
         self.demand = demand
         self.needs = demand.by_resource()
-        self.priority = demand.priority
         self.rank = 0
         self.requested = 0
         self.held = False
@@ -35,8 +34,7 @@ class Arbiter(Generic[K]):
     """Shares resources among instances, which are identified by any key.
 
     The queue is ordered by the executions of each instance, weighted by its priority: of two instances that
-    always wait, one with priority 2 gets half the permits of one with priority 1. Of equals the one with
-    priority 1 is first, then the one that has waited longest. Triton counts from the load
+    always wait, one with priority 2 gets half the permits of one with priority 1. Triton counts from the load
     on, so that a new or idle model blocks all others until it has caught up; here an instance that joins the
     queue starts at the rank of the last permit.
 
@@ -102,7 +100,7 @@ class Arbiter(Generic[K]):
         """Give permits to all queued instances that can have one now; return them."""
         granted: list[K] = []
         reserved: set[Resource] = set()
-        for member in sorted(self._queue, key=attrgetter("rank", "priority", "requested")):
+        for member in sorted(self._queue, key=attrgetter("rank", "requested")):
             if reserved.isdisjoint(member.needs) and self._available(member.needs):
                 self._queue.discard(member)
                 self._rank = max(self._rank, member.rank)
@@ -117,6 +115,6 @@ class Arbiter(Generic[K]):
 
     def _give(self, member: _Member[K]) -> None:
         member.held, member.requested = True, 0
-        member.rank += member.priority
+        member.rank += member.demand.priority
         for resource, count in member.needs.items():
             self._used[resource] = self._used.get(resource, 0) + count

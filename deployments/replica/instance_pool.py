@@ -219,7 +219,7 @@ class InstancePool:
         if permits is None:
             thread = InstanceThread(*common)
         else:
-            thread = LimitedInstance(*common, permits, lambda: scheduler.pending > 0, scheduler.refill)
+            thread = LimitedInstance(*common, permits, lambda: scheduler.pending > 0, scheduler.begins)
         thread.has_time_limit = self._limit is not None
         if not instance.passive:
             instance.lost = partial(self._suspend, thread)

@@ -67,8 +67,8 @@ class Scheduler(ABC):
     def release(self) -> None:
         """Give batches to free instances as far as the policy allows."""
 
-    def refill(self, batch: Batch) -> None:  # noqa: B027  (most schedulers have nothing to add)
-        """Add queued requests to a batch that its instance could not execute yet, while it has room."""
+    def begins(self, batch: Batch) -> None:  # noqa: B027  (most schedulers have nothing to add)
+        """Add what is queued to a batch that had to wait and executes now, while it has room."""
 
     def execute_together(self, requests: list[QueuedRequest]) -> None:
         """Execute requests as one batch on a free instance, whatever the policy.

@@ -58,6 +58,7 @@ class HeldInstance:
 
     executes_on_loop = False
     accepts_prefetch = False
+    may_wait = False
 
     def __init__(self) -> None:
         self.scheduler: Scheduler | None = None

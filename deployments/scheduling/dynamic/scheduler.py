@@ -79,6 +79,7 @@ class DynamicScheduler(DirectScheduler):
         self._prepare_at = _NEVER  # queued requests from which on a busy instance may get its next batch
         self._busy: InstanceThread | None = None
         self._prepared: Batch | None = None
+        self._waiting: list[Batch] = []  # of instances that may wait, the oldest first
         queue.wake_by = self._wake_by
 
     def close(self) -> None:
@@ -101,6 +102,11 @@ class DynamicScheduler(DirectScheduler):
         self._statistics.record_release(batch.release)
         if batch.done is not None and not batch.done.done():
             batch.done.set_result(None)
+        if instance.may_wait:
+            if batch in self._waiting:  # it was cancelled
+                self._waiting.remove(batch)
+            for waiting in self._waiting:  # before this instance forms a batch of what is queued
+                self._refill(waiting)
         super().finished(instance, batch)
 
     def _take_back(self, instance: InstanceThread) -> None:
@@ -116,7 +122,7 @@ class DynamicScheduler(DirectScheduler):
         if self._prepared is None:
             super()._take_back(instance)
             return
-        _set_dispatch_time(self._prepared, time.monotonic_ns())
+        _set_dispatch_time(self._prepared.requests, time.monotonic_ns())
         self._prepared = None
 
     def release(self) -> None:
@@ -161,17 +167,24 @@ class DynamicScheduler(DirectScheduler):
         batch = Batch(self._queue.take(size), rows, reason)
         if self._queue.requests:
             self.admission.batch.add(size)
-        _set_dispatch_time(batch, now_ns)
+        _set_dispatch_time(batch.requests, now_ns)
         return batch
 
-    def refill(self, batch: Batch) -> None:
+    def begins(self, batch: Batch) -> None:
+        if batch in self._waiting:
+            self._waiting.remove(batch)
+            self._refill(batch)
+
+    def _refill(self, batch: Batch) -> None:
+        """Add queued requests to a batch that waits, while it has room."""
         queue, rows = self._queue, self._policy.max_rows
         if batch.rows >= rows or not queue.tidy(rows) or (self._order is not None and self._order.full):
             return
-        waiting = [*batch.requests, *islice(queue.head(rows), rows)]
-        decision = self._decide(waiting, time.monotonic_ns())
-        if decision.size > len(batch.requests):
-            added = queue.take(decision.size - len(batch.requests))
+        now, size = time.monotonic_ns(), len(batch.requests)
+        decision = self._decide([*batch.requests, *islice(queue.head(rows), rows)], now)
+        if decision.size > size:
+            added = queue.take(decision.size - size)
+            _set_dispatch_time(added, now)
             self._track(added)
             batch.requests += added
             batch.rows, batch.release = decision.rows, decision.reason
@@ -207,6 +220,8 @@ class DynamicScheduler(DirectScheduler):
     def _start(self, instance: InstanceThread, batch: Batch, at_once: bool = False) -> None:
         self._track(batch.requests)
         self._busy = instance
+        if instance.may_wait:
+            self._waiting.append(batch)
         if len(batch.requests) == 1 or self._execution_ns < MIN_EXECUTION_NS:
             (instance.execute_at_once if at_once else instance.execute)(batch)
         else:
@@ -235,8 +250,8 @@ class DynamicScheduler(DirectScheduler):
             self._wake_by(expiry_ns)
 
 
-def _set_dispatch_time(batch: Batch, now_ns: int) -> None:
-    for request in batch.requests:
+def _set_dispatch_time(requests: Sequence[QueuedRequest], now_ns: int) -> None:
+    for request in requests:
         request.dispatch_ns = now_ns
 
 

@@ -90,12 +90,6 @@ def test_priority_two_gets_half_the_permits() -> None:
     assert abs(had["a"] - 400) <= 2 and abs(had["b"] - 200) <= 2 and abs(had["c"] - 100) <= 2
 
 
-def test_of_equals_the_higher_priority_is_first() -> None:
-    some = arbiter(a=demand(r=1), b=demand(2, r=1))
-    assert grant(some, "b", "a") == ["a"]
-    assert permits(arbiter(a=demand(r=1), b=demand(2, r=1)), 6, "b", "a") == {"a": 4, "b": 2}
-
-
 def test_idle_instance_does_not_starve_others_later() -> None:
     some = arbiter(a=demand(r=1), b=demand(r=1))
     permits(some, 1000, "a")

@@ -15,23 +15,24 @@ MANY = 1 << 20
 
 
 class Waiting:
-    """A batcher whose only instance has been given the request "a"."""
+    """A batcher whose first instance has been given the request "a", and must wait."""
 
-    def __init__(self, policy: BatchPolicy, ordered: int = 0) -> None:
+    def __init__(self, policy: BatchPolicy, ordered: int = 0, instances: int = 1) -> None:
         self.answers = Answers()
         queue, executor = RequestQueue(MANY, MANY), ServeBatch(policy.max_rows, FakeServeBatch())
         self.scheduler = DynamicScheduler(Statistics(), queue, policy, executor, ordered=ordered)
-        (self.instance,) = offer(self.scheduler)
+        self.instances = offer(self.scheduler, instances)
+        for instance in self.instances:
+            instance.may_wait = True
         self.submit("a")
+        (self.instance,) = (instance for instance in self.instances if instance.running)
 
     def submit(self, request_id: str, **fields: Any) -> None:
         self.scheduler.submit(pending(self.answers, request_id, **{"shapes": (1,), **fields}))
 
-    def refill(self) -> list[str]:
-        batch = running(self.instance)
-        self.scheduler.refill(batch)
-        assert batch.rows == sum(request.rows for request in batch.requests)
-        return [request.infer.id for request in batch.requests]
+    def begin(self) -> list[str]:
+        self.scheduler.begins(running(self.instance))
+        return ids(self.instance)
 
 
 def running(instance: HeldInstance) -> Any:
@@ -39,17 +40,45 @@ def running(instance: HeldInstance) -> Any:
     return instance.running
 
 
+def ids(instance: HeldInstance) -> list[str]:
+    batch = running(instance)
+    assert batch.rows == sum(request.rows for request in batch.requests)
+    return [request.infer.id for request in batch.requests]
+
+
 async def test_requests_are_added_in_order_while_they_fit() -> None:
     waiting = Waiting(BatchPolicy(4))
-    assert waiting.refill() == ["a"]
     waiting.submit("b")
     waiting.submit("c", rows=2)
     waiting.submit("d")
-    assert waiting.refill() == ["a", "b", "c"] == waiting.refill()
-    assert waiting.scheduler.pending == 1
+    assert waiting.begin() == ["a", "b", "c"] and waiting.scheduler.pending == 1
     waiting.instance.finish()
-    assert list(waiting.answers.finals) == ["a", "b", "c"]
-    assert [request.infer.id for request in running(waiting.instance).requests] == ["d"]
+    assert list(waiting.answers.finals) == ["a", "b", "c"] and ids(waiting.instance) == ["d"]
+
+
+async def test_executing_batch_gets_no_more() -> None:
+    waiting = Waiting(BatchPolicy(4))
+    assert waiting.begin() == ["a"]
+    waiting.submit("b")
+    assert waiting.begin() == ["a"]
+
+
+async def test_instance_that_ends_leaves_requests_to_a_batch_that_waits_already() -> None:
+    waiting = Waiting(BatchPolicy(4), instances=2)
+    waiting.begin()
+    waiting.submit("b")
+    (other,) = (instance for instance in waiting.instances if instance is not waiting.instance)
+    waiting.submit("c")
+    waiting.submit("d", rows=3)
+    waiting.instance.finish()
+    assert ids(other) == ["b", "c"] and ids(waiting.instance) == ["d"]
+
+
+async def test_cancelled_batch_gets_no_requests() -> None:
+    waiting = Waiting(BatchPolicy(4))
+    waiting.submit("b")
+    dropped = waiting.instance.finish()  # it has not begun
+    assert len(dropped.requests) == 1 and ids(waiting.instance) == ["b"]
 
 
 @pytest.mark.parametrize("fields", [{"shapes": (2,)}, {"rows": 4}])
@@ -57,20 +86,20 @@ async def test_what_does_not_fit_stays_queued(fields: dict[str, Any]) -> None:
     waiting = Waiting(BatchPolicy(4))
     waiting.submit("b", **fields)
     waiting.submit("c")
-    assert waiting.refill() == ["a"] and waiting.scheduler.pending == 2
+    assert waiting.begin() == ["a"] and waiting.scheduler.pending == 2
 
 
 async def test_batch_gets_a_preferred_size() -> None:
     waiting = Waiting(BatchPolicy(8, preferred=(2,)))
     waiting.submit("b")
     waiting.submit("c")
-    assert waiting.refill() == ["a", "b"]
+    assert waiting.begin() == ["a", "b"]
 
 
 async def test_no_more_start_than_may_wait_for_their_order() -> None:
     waiting = Waiting(BatchPolicy(4), ordered=1)
     waiting.submit("b")
-    assert waiting.refill() == ["a"]
+    assert waiting.begin() == ["a"]
 
 
 async def test_cancelled_requests_are_not_added() -> None:
@@ -80,4 +109,4 @@ async def test_cancelled_requests_are_not_added() -> None:
     cancelled.cancelled = True
     waiting.scheduler.cancel(cancelled)
     waiting.submit("c")
-    assert waiting.refill() == ["a", "c"]
+    assert waiting.begin() == ["a", "c"]
