@@ -1,6 +1,7 @@
 """A Nereid server as a test sees it: a process to start, ask, hurt and stop."""
 
 import contextlib
+import itertools
 import os
 import random
 import shlex
@@ -20,15 +21,20 @@ START_S = 180.0
 ROOT = Path(__file__).parent.parent
 WITH_ENGINE = "NEREID_TEST_ENGINE" in os.environ
 """Whether the contract suite asks the engine of one process."""
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_PORTS = range(20_000 + _WORKER, 32_000, _WORKERS)  # no two workers of a run have one in common
+_ports = itertools.cycle(random.sample(_PORTS, len(_PORTS)))
 
 
 def free_port() -> int:
-    """A port nobody listens on, outside the range from which the kernel gives ports to those who name none.
+    """A port nobody listens on and that was not returned before, as long as there are others.
 
-    A port of that range could go to a channel of the server's own before its listener takes it.
+    It is outside the range from which the kernel gives ports to those who name none: a port of that range
+    could go to a channel of the server's own before its listener takes it.
     """
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = next(_ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
