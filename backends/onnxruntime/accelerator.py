@@ -63,7 +63,7 @@ def compile_onnx(model: Model, path: Path, io: OnnxIO) -> "CompiledModel | None"
             raise unsupported(f"it has tensors of {', '.join(sorted(other))}")
         if any(tensor.name in io.optional for tensor in model.config.input):
             raise unsupported("it has an input that is an initializer")
-        return compile_network(read_file(path), "CPU", cpu_properties(threads))
+        return compile_network(read_file(path), "CPU", cpu_properties(model.config, threads))
     except InferError as error:
         logger.warning("model '%s' is executed without OpenVINO: %s", model.name, error.message)
         return None

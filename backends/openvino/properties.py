@@ -6,14 +6,22 @@ Names, values and texts are those of Triton's OpenVINO backend (src/openvino.cc)
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tritonclient.grpc import model_config_pb2 as mc
+
 from app.core.cpus import available_cpus
 from app.core.errors import invalid_arg
 from backends.base import Model
-from backends.cpus import threads_per_instance
+from backends.cpus import cpu_instances, threads_per_instance
 
 Properties = dict[str, Any]
 
 _CPU: Final = "CPU"
+_CPU_PROPERTIES: Final[Properties] = {
+    # Each process would pin its threads to the same first cores.
+    "ENABLE_CPU_PINNING": False,
+    # The default is bfloat16 where the processor has it: other answers on other machines.
+    "INFERENCE_PRECISION_HINT": "f32",
+}
 _HINTS: Final = ("latency", "throughput", "cumulative_throughput")
 
 
@@ -36,27 +44,24 @@ def compile_properties(model: Model) -> Properties:
     chosen = _chosen(model)
     if target_device(model) != _CPU:
         return chosen
+    threads = chosen.pop("INFERENCE_NUM_THREADS", None)
     if "NUM_STREAMS" in chosen or "PERFORMANCE_HINT" in chosen:
-        defaults = cpu_properties(available_cpus())  # of all streams together
-        del defaults["NUM_STREAMS"]
-    else:
-        defaults = cpu_properties(threads_per_instance(model.config))
-    return defaults | chosen
+        of_all_streams = available_cpus() if threads is None else threads
+        return {"INFERENCE_NUM_THREADS": of_all_streams} | _CPU_PROPERTIES | chosen
+    return cpu_properties(model.config, threads) | chosen
 
 
-def cpu_properties(threads: int) -> Properties:
-    """Return the properties of a model of which each instance computes with so many threads.
+def cpu_properties(config: mc.ModelConfig, threads: int | None = None) -> Properties:
+    """Return the properties of a model that all of its CPU instances share.
 
-    With one stream an infer request runs on the thread that calls it, so instances run beside each other.
+    An execution has a stream for itself: with fewer streams than instances they would wait for each other.
+
+    Args:
+        threads: the threads of one execution; by default an equal share of the CPUs.
     """
-    return {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        # Each process would pin its threads to the same first cores.
-        "ENABLE_CPU_PINNING": False,
-        # The default is bfloat16 where the processor has it: other answers on other machines.
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
+    streams = min(cpu_instances(config), available_cpus())
+    each = threads_per_instance(config) if threads is None else threads
+    return {"INFERENCE_NUM_THREADS": each * streams, "NUM_STREAMS": streams} | _CPU_PROPERTIES
 
 
 def _chosen(model: Model) -> Properties:

@@ -14,15 +14,19 @@ def properties(text: str = "", **values: str) -> dict[str, object]:
     return compile_properties(model(Path("nowhere"), text + parameters(**values)))
 
 
-def test_an_instance_computes_on_its_own_thread_with_its_share_of_the_cpus() -> None:
-    group = "instance_group { kind: KIND_CPU count: 1000 }"
-    assert properties(group) == {
-        "INFERENCE_NUM_THREADS": 1,
-        "NUM_STREAMS": 1,
+def test_each_instance_has_a_stream_and_its_share_of_the_cpus() -> None:
+    cpus, group = available_cpus(), "instance_group { kind: KIND_CPU count: %d }"
+    assert properties(group % cpus) == {
+        "INFERENCE_NUM_THREADS": cpus,
+        "NUM_STREAMS": cpus,
         "ENABLE_CPU_PINNING": False,
         "INFERENCE_PRECISION_HINT": "f32",
     }
-    assert properties()["INFERENCE_NUM_THREADS"] == available_cpus()
+    assert properties(group % 1000) == properties(group % cpus)
+    alone = properties()
+    assert (alone["INFERENCE_NUM_THREADS"], alone["NUM_STREAMS"]) == (cpus, 1)
+    threads = properties(group % cpus, INFERENCE_NUM_THREADS="3")["INFERENCE_NUM_THREADS"]
+    assert threads == 3 * cpus
 
 
 def test_parameters_replace_defaults_in_any_case() -> None:
