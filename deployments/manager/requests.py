@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
@@ -98,10 +97,8 @@ class Requests:
         await registered.keep(name)
 
     def registered(self) -> dict[str, str]:
-        """Return the directories of models that are served from outside the repositories, by name."""
-        specs = self._lifecycle.loaded.values()
-        # A model of a repository has the name of its directory.
-        return {spec.name: spec.directory for spec in specs if Path(spec.directory).name != spec.name}
+        """Return the directories of models that were loaded from outside the repositories, by name."""
+        return self._catalog.registered.loaded
 
     async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
         """Unload a model, in every namespace that has it; see `RepositoryManager.unload`."""

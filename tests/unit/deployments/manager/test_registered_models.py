@@ -59,6 +59,28 @@ async def test_each_has_a_namespace_of_its_own(bench: Bench, tmp_path: Path) -> 
     assert list(await made.registered()) == ["two"]
 
 
+@pytest.mark.parametrize("name", ["hash", "e"])
+async def test_an_ensemble_is_listed_with_the_directory_it_was_loaded_from(
+    bench: Bench, tmp_path: Path, name: str
+) -> None:
+    add(tmp_path / "models", "a", model())
+    add(tmp_path / "models", "e", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")))
+    made = await bench.start_explicit()
+    await register(made, name, tmp_path / "models")
+    assert await made.registered() == {name: str(tmp_path / "models")}, "not its step"
+    again = await bench.start_explicit()
+    assert await again.registered() == {name: str(tmp_path / "models")}
+    await made.unload(name, unload_dependents=True)
+    assert await made.registered() == {} and "'READY'" not in str(await states(made))
+
+
+async def test_a_model_whose_folder_has_its_name_is_listed(bench: Bench, tmp_path: Path) -> None:
+    add(tmp_path / "hash", "model")
+    made = await bench.start_explicit()
+    await register(made, "model", tmp_path / "hash" / "model")
+    assert await made.registered() == {"model": str(tmp_path / "hash" / "model")}
+
+
 async def test_a_failed_load_leaves_nothing_registered(bench: Bench, tmp_path: Path) -> None:
     made = await bench.start_explicit()
     (tmp_path / "hash" / "model").mkdir(parents=True)
@@ -67,6 +89,7 @@ async def test_a_failed_load_leaves_nothing_registered(bench: Bench, tmp_path: P
         with pytest.raises(InferError) as refused:
             await register(made, "hash", tmp_path / "hash" / "model")
         assert refused.value.code is not ErrorCode.ALREADY_EXISTS
+        assert await made.registered() == {}
 
 
 async def test_a_restarted_manager_knows_them(bench: Bench, tmp_path: Path) -> None:
