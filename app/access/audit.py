@@ -65,12 +65,12 @@ class Audit:
         line = AuditLine(
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             action=action,
-            subject=subject[:_CUT],
+            subject=_text(subject),
             who=who,
             peer=peer,
             protocol=protocol,
             outcome=outcome,
-            reason=reason[:_CUT],
+            reason=_text(reason),
         )
         text = msgspec.json.encode(line)
         if not self._path:
@@ -80,6 +80,11 @@ class Audit:
             append(self._path, text + b"\n")
         except OSError as error:
             logger.error("cannot write to the audit log '%s': %s; %s", self._path, error.strerror, line)
+
+
+def _text(text: str) -> str:
+    """Return what is kept of a text: what no UTF-8 has, such as half of a surrogate pair, is escaped."""
+    return text[:_CUT].encode("utf-8", "backslashreplace").decode()
 
 
 def append(path: str, data: bytes) -> None:

@@ -72,10 +72,20 @@ def check_model_name(name: str) -> None:
             f"invalid model name '{_shown(name)}', model name must not contain quotes, control or shell "
             "characters. Invalid stub name: contains invalid characters"  # Triton's text, for Python models
         )
-    if len(os.fsencode(name)) > _NAME_MAX:
+    if not _is_utf8(name):
+        raise invalid_arg(f"invalid model name '{_shown(name)}', model name must be UTF-8")
+    if len(name.encode()) > _NAME_MAX:
         raise invalid_arg(
             f"invalid model name '{_shown(name)}', model name must not exceed {_NAME_MAX} bytes"
         )
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_no_path(name: str) -> None:

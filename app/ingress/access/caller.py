@@ -35,21 +35,28 @@ def _enter(grant: Grant | None, record: Record | None) -> None:
     RECORD.set(record)
 
 
+class Audited:
+    """A call that is recorded; its subject may become known while it is answered."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+
+
 @contextmanager
-def recorded(subject: str) -> Iterator[None]:
+def recorded(subject: str) -> Iterator[Audited]:
     """Write the line of the call that is made in this block, if it is audited."""
-    record = RECORD.get()
+    record, call = RECORD.get(), Audited(subject)
     if record is None:
-        yield
+        yield call
         return
     try:
-        yield
+        yield call
     except asyncio.CancelledError:
-        record(subject=subject, outcome="cancelled")
+        record(subject=call.subject, outcome="cancelled")
         raise
     except Exception as error:
         denied = isinstance(error, InferError) and error.code is ErrorCode.PERMISSION_DENIED
         outcome: Outcome = "denied" if denied else "failed"
-        record(subject=subject, outcome=outcome, reason=str(error) or type(error).__name__)
+        record(subject=call.subject, outcome=outcome, reason=str(error) or type(error).__name__)
         raise
-    record(subject=subject, outcome="ok")
+    record(subject=call.subject, outcome="ok")

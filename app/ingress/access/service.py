@@ -18,9 +18,10 @@ from app.routing.table import VersionEntry
 class GuardedService:
     """An `InferenceService` that looks at the token of the client that is being answered.
 
-    It checks the model of an inference, and the limits of the token; it leaves other models out of what lists
-    models. The models of other requests are checked by the fronts. An ensemble, or a model that calls others,
-    needs the right to none but itself: what they call does not come by here.
+    It checks the model of an inference or a registration, which a body names, and the limits of the token; it
+    leaves other models out of what lists models. The models of other requests are checked by the fronts. An
+    ensemble, or a model that calls others, needs the right to none but itself: what they call does not come by
+    here.
     """
 
     def __init__(self, service: InferenceService) -> None:
@@ -30,7 +31,6 @@ class GuardedService:
         self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
         self.load_model, self.unload_model = service.load_model, service.unload_model
         self.rollout = service.rollout
-        self.register_model, self.registered_models = service.register_model, service.registered_models
         self.shared_memory = service.shared_memory
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
@@ -67,6 +67,17 @@ class GuardedService:
         return pb.RepositoryIndexResponse(
             models=[model for model in found.models if grant.permits(model.name)]
         )
+
+    async def register_model(self, name: str, directory: str) -> None:
+        if (grant := GRANT.get()) is not None:
+            grant.require(name)
+        await self._service.register_model(name, directory)
+
+    async def registered_models(self) -> dict[str, str]:
+        found = await self._service.registered_models()
+        if (grant := GRANT.get()) is None:
+            return found
+        return {name: directory for name, directory in found.items() if grant.permits(name)}
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
         grant = GRANT.get()

@@ -56,10 +56,9 @@ class ModelsRoute:
         return _described(self._model, found[self._model])
 
     async def _load(self, body: bytes) -> None:
-        with recorded(""):
-            name, url = _load_request(body)
-        with recorded(name):
-            await self._context.service.register_model(name, url)
+        with recorded("") as call:
+            call.subject, url = _load_request(body)
+            await self._context.service.register_model(call.subject, _directory(url))
 
     async def _unload(self) -> None:
         with recorded(self._model):
@@ -73,11 +72,10 @@ def _described(name: str, url: str) -> dict[str, str]:
 
 
 def _load_request(body: bytes) -> tuple[str, str]:
-    """Return the name of a model and its directory.
+    """Return the name of a model and where it is said to be.
 
     Raises:
-        InferError: INVALID_ARG for another body than {"model_name": ..., "url": ...}, and for a directory
-            that SageMaker does not make.
+        InferError: INVALID_ARG for another body than {"model_name": ..., "url": ...}.
     """
     if len(body) > _MAX_REQUEST:
         raise invalid_arg(f"request of more than {_MAX_REQUEST} bytes")
@@ -86,12 +84,21 @@ def _load_request(body: bytes) -> tuple[str, str]:
     name, url = fields.get("model_name"), fields.get("url")
     if not (isinstance(name, str) and isinstance(url, str) and name):
         raise invalid_arg("expected 'model_name' and 'url' as strings")
+    return name, url
+
+
+def _directory(url: str) -> str:
+    """Return the directory of a load.
+
+    Raises:
+        InferError: INVALID_ARG for one that SageMaker does not make.
+    """
     path = os.path.normpath(url)
     if not path.startswith(f"{_ROOT}/") or not _URL.fullmatch(path.removeprefix(_ROOT)):
         raise _invalid_url(url)
     if not os.path.realpath(path).startswith(f"{os.path.realpath(_ROOT)}/"):
         raise _invalid_url(url)
-    return name, path
+    return path
 
 
 def _invalid_url(url: str) -> InferError:

@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from app.ingress.access.guard import Ask
-from app.ingress.clouds.content_type import media_type, v2_head
+from app.ingress.clouds.content_type import media_type
 from app.ingress.clouds.exchange import MultiModelExchange, PlatformExchange, PlatformRoute
 from app.ingress.clouds.front import PlatformFront
 from app.ingress.clouds.models import ModelsRoute
@@ -31,7 +31,8 @@ class SageMakerFront(PlatformFront):
         """Return the route of a request."""
         clouds = self._clouds
         if head.path == "/ping":
-            return super().route(v2_head(head, f"/v2/health/{clouds.sagemaker_ping}", self.binary))
+            # As tritonserver, whatever its content type is.
+            return super().route(head._replace(path=f"/v2/health/{clouds.sagemaker_ping}"))
         if head.path == "/invocations":
             return self._inference(head, clouds.sagemaker_model, clouds.sagemaker_type, PlatformExchange)
         match = _MODELS.fullmatch(head.path)

@@ -11,7 +11,7 @@ from typing import Final
 
 from app.core.errors import invalid_arg
 from app.ingress.access.guard import Ask
-from app.ingress.clouds.content_type import media_type, v2_head
+from app.ingress.clouds.content_type import media_type
 from app.ingress.clouds.exchange import PlainExchange
 from app.ingress.clouds.front import PlatformFront
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
@@ -70,7 +70,7 @@ class VertexAiFront(PlatformFront):
         """
         if not self._model and self._context.service.ready():  # not before: the models may be loading
             await self._find_model()
-        return super().route(v2_head(head, "/v2/health/ready", self.binary))
+        return super().route(head._replace(path="/v2/health/ready"))
 
     async def find_inference(self, head: RequestHead) -> Route:
         """Return the route of a prediction by the only model.

@@ -115,6 +115,8 @@ EMPTY = "Model name cannot be empty. Please enter a valid name to deploy."
         ("a;b", "invalid model name 'a;b" + UNSAFE),
         ("`x`", "invalid model name '`x`" + UNSAFE),
         ("a|b", "invalid model name 'a|b" + UNSAFE),
+        ("a\udcff", "invalid model name 'a\\udcff', model name must be UTF-8"),
+        ("\ud83d", "invalid model name '\\ud83d', model name must be UTF-8"),
         ("é" * 128, "', model name must not exceed 255 bytes"),
         ("x" * 1_000_000, "', model name must not exceed 255 bytes"),
     ],

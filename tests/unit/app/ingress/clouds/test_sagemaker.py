@@ -21,6 +21,7 @@ from tests.unit.app.ingress.clouds.http_calls import JSON_INFER, Answer, ask, bi
 from tests.unit.app.ingress.running_fronts import Fronts
 
 Ask = Callable[..., Answer]
+BINARY = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 
 
 @pytest.fixture
@@ -53,6 +54,9 @@ def test_ping_asks_whether_the_server_is_ready(sagemaker: Ask, service: FakeServ
     service.is_ready = False
     assert sagemaker("GET", "/ping").status == 400
     assert sagemaker("POST", "/ping").status == 405
+    service.is_ready = True
+    for content_type in (f"{BINARY}abc", f"{BINARY}{'9' * 5000}", f"x{BINARY}1"):
+        assert sagemaker("GET", "/ping", b"", {"Content-Type": content_type}).status == 200
 
 
 def test_ping_of_many_models_asks_whether_the_server_is_live(
@@ -77,9 +81,6 @@ def test_the_content_type_has_the_length_of_the_json_part_both_ways(sagemaker: A
     body, headers = binary_infer("sagemaker", np.array([[1, 2, 3]], np.float32))
     answer = sagemaker("POST", "/invocations", body, headers)
     assert answer.status == 200 and binary_output(answer, "sagemaker") == [1.0, 2.0, 3.0]
-
-
-BINARY = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 
 
 @pytest.mark.parametrize(
@@ -218,6 +219,47 @@ def test_tokens_are_asked_for(
         assert ask(port, "GET", "/ping").status == 200
     assert service.registered == {}
     assert [json.loads(line)["outcome"] for line in log.read_text().splitlines()] == ["denied"]
+
+
+def test_tokens_hold_for_the_models_that_bodies_name(
+    fronts: Fronts, environment: Any, service: FakeService, tmp_path: Path, root: Path
+) -> None:
+    grants, log = Grants(), tmp_path / "audit.jsonl"
+    grants.replace([make_token("secret", name="team", scope=("manage",), models=("team-*",))])
+    service.registered = {"other": "/x/model"}
+    port, bearer = free_port(), {"Authorization": "Bearer secret"}
+    url = str(root / "hash" / "model")
+    with fronts(
+        service=service, guard=Guard(grants, Audit(str(log))), allow_sagemaker=True, sagemaker_port=port
+    ):
+
+        def asked(method: str, path: str, body: bytes = b"") -> Answer:
+            return ask(port, method, path, body, bearer)
+
+        refused = asked("POST", "/models", load("victim", url))
+        text = "the token 'team' is not for the model 'victim'"
+        assert (refused.status, refused.document) == (403, {"error": text})
+        assert asked("POST", "/models", load("team-a", url)).status == 200
+        listed = {"models": [{"modelName": "team-a", "modelUrl": url}]}
+        assert asked("GET", "/models").document == listed
+        assert asked("GET", "/models/other").status == asked("DELETE", "/models/other").status == 403
+        assert asked("POST", "/models", load("team-b", "/etc")).status == 400
+        service.failure = InferError(ErrorCode.INTERNAL, "it does not load")
+        assert asked("POST", "/models", load("team-c", url)).status == 400
+        service.failure = InferError(ErrorCode.INVALID_ARG, "no name")
+        assert asked("POST", "/models", b'{"model_name":"team-\xff","url":"%b"}' % url.encode()).status == 400
+        assert asked("POST", "/models", b"{").status == 400
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line.get("subject", ""), line["outcome"], line.get("reason", "")[:18]) for line in lines] == [
+        ("victim", "denied", "the token 'team' i"),
+        ("team-a", "ok", ""),
+        ("other", "denied", "the token 'team' i"),
+        ("team-b", "failed", 'Invalid "url" \'/et'),
+        ("team-c", "failed", "it does not load"),
+        ("team-\\udcff", "failed", "no name"),
+        ("", "failed", "failed to parse th"),
+    ]
+    assert service.unloaded == []
 
 
 def test_an_unknown_default_model_is_named_in_the_error(fronts: Fronts) -> None:
