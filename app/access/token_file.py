@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,45 +19,77 @@ def read_tokens(path: str) -> tuple[Token, ...]:
     """
     with open(path, encoding="utf-8") as file:
         status = os.fstat(file.fileno())
-        if status.st_mode & _forbidden(status.st_uid):
-            raise ValueError("others than its owner may use it: chmod 600 it")
+        _check_private(status, for_group=os.geteuid() != 0)
         return parse(file.read())
 
 
-def _forbidden(owner: int) -> int:
-    """Return the permissions that a file of an owner must not have.
+def _check_private(status: os.stat_result, for_group: bool) -> None:
+    """Check that a file is its owner's alone.
 
-    The group of a file that is root's may read it: so Kubernetes mounts a secret for a user who is not root.
+    With `for_group` the group of a file that is root's may read it: so Kubernetes mounts a secret for a user
+    who is not root.
     """
-    return 0o037 if owner == 0 and os.geteuid() != 0 else 0o077
+    if status.st_mode & (0o037 if status.st_uid == 0 and for_group else 0o077):
+        raise ValueError("others than its owner may use it: chmod 600 it")
 
 
-def change_tokens(path: str, change: Callable[[str], str]) -> None:
+def change_tokens(path: str, change: Callable[[str], str]) -> bool:
     """Replace the text of a file; a file that does not exist yet is made, for its owner alone.
+
+    A file keeps its owner, its group and its mode: a server that can no longer read it goes on with the
+    tokens that it had, a revoked one among them.
+
+    Returns:
+        Whether the file was made.
 
     Raises:
         OSError: it cannot be read or written.
-        ValueError: of `change`; the file is as before.
+        ValueError: of `change`, or the file is one that servers refuse, or would become so; it is as before.
     """
     path = os.path.realpath(path)  # a link stays one
     folder = os.open(os.path.dirname(path), os.O_RDONLY)
     try:
         # Of the folder, because the file is replaced: a server never reads half of it.
         fcntl.flock(folder, fcntl.LOCK_EX)
-        text = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else ""
-        _replace(path, change(text))
+        status = os.stat(path) if os.path.exists(path) else None
+        if status is not None:
+            _check_private(status, for_group=True)
+        text = Path(path).read_text(encoding="utf-8") if status is not None else ""
+        _replace(path, change(text), status)
+        return status is None
     finally:
         os.close(folder)
 
 
-def _replace(path: str, text: str) -> None:
+def _replace(path: str, text: str, status: os.stat_result | None) -> None:
     number, written = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".tokens-")  # mode 0600
     try:
         with open(number, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            if status is not None:
+                _give(number, status)
             os.fsync(number)
         os.replace(written, path)
     except BaseException:
         os.unlink(written)
         raise
+
+
+def _give(file: int, status: os.stat_result) -> None:
+    """Give a new file the owner, the group and the mode of the one that it takes the place of.
+
+    Raises:
+        ValueError: only its owner or root may do that.
+    """
+    made = os.fstat(file)
+    if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
+        try:
+            os.fchown(file, status.st_uid, status.st_gid)
+        except OSError as error:
+            if made.st_uid != status.st_uid or status.st_mode & 0o070:
+                raise ValueError(
+                    f"it belongs to user {status.st_uid} and group {status.st_gid}: run this as that user or "
+                    "as root"
+                ) from error
+    os.fchmod(file, stat.S_IMODE(status.st_mode))

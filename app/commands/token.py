@@ -1,6 +1,7 @@
 """`nereid token`: make, list and revoke the tokens of a file that `--auth-tokens-file` names."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -61,9 +62,12 @@ def _new(arguments: argparse.Namespace) -> None:
     fields = {name: getattr(arguments, name) for name in ("scope", "models", "rate", "concurrency")}
     given = {name: value for name, value in fields.items() if value is not None}
     token = make_token(secret, name=arguments.name or f"client-{token_hex(3)}", **given)
-    change_tokens(arguments.file, partial(append, token=token))
+    made = change_tokens(arguments.file, partial(append, token=token))
     print(secret)  # alone, for TOKEN=$(nereid token new ...)
     print(f"'{token.name}' is in {arguments.file}; nothing shows its token again.", file=sys.stderr)
+    if made and os.geteuid() == 0:
+        text = "is root's alone: chown it to the user of the server, if that is another"
+        print(f"{arguments.file} {text}.", file=sys.stderr)
 
 
 def _list(arguments: argparse.Namespace) -> None:

@@ -92,7 +92,7 @@ class RegisteredModels:
 
     @property
     def loaded(self) -> dict[str, str]:
-        """The directories that were registered, by the names of the models that have been loaded from them."""
+        """The directories that were registered, by the names of models loaded from them."""
         return {name: place.given for name, place in self._places.items() if name in self._loaded}
 
     @property

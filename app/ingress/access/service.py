@@ -20,8 +20,8 @@ class GuardedService:
 
     It checks the model of an inference or a registration, which a body names, and the limits of the token; it
     leaves other models out of what lists models. The models of other requests are checked by the fronts. An
-    ensemble, or a model that calls others, needs the right to none but itself: what they call does not come by
-    here.
+    ensemble, or a model that calls others, needs the right to none but itself: what they call does not come
+    by here.
     """
 
     def __init__(self, service: InferenceService) -> None:

@@ -51,6 +51,57 @@ def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> Non
         read_tokens(str(path))
 
 
+@pytest.mark.parametrize("mode", [0o604, 0o620])
+def test_a_file_that_no_server_reads_is_not_changed(tmp_path: Path, mode: int) -> None:
+    """The server would go on with the tokens that it has."""
+    path = tmp_path / "tokens"
+    change_tokens(str(path), partial(append, token=TOKEN))
+    path.chmod(mode)
+    with pytest.raises(ValueError, match="chmod 600"):
+        change_tokens(str(path), partial(without, name="a"))
+    path.chmod(0o600)
+    assert read_tokens(str(path)) == (TOKEN,) and os.listdir(tmp_path) == ["tokens"]
+
+
+def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    assert change_tokens(str(path), partial(append, token=TOKEN))
+    path.chmod(0o400)
+    assert not change_tokens(str(path), partial(without, name="a"))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o400
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+@pytest.mark.parametrize(("owner", "mode"), [(NOBODY, 0o600), (0, 0o640)])
+def test_a_file_keeps_its_owner_and_group(tmp_path: Path, owner: int, mode: int) -> None:
+    """So that a server of another user still reads what root has changed."""
+    path = tmp_path / "tokens"
+    change_tokens(str(path), partial(append, token=TOKEN))
+    os.chown(path, owner, NOBODY)
+    path.chmod(mode)
+    change_tokens(str(path), partial(without, name="a"))
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (owner, NOBODY, mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_a_file_that_would_change_hands_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokens"
+    change_tokens(str(path), partial(append, token=TOKEN))
+    os.chown(path, NOBODY, NOBODY)
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchown", refuse)  # as for a user who is not root
+    with pytest.raises(
+        ValueError, match="it belongs to user 65534 and group 65534: run this as that user or"
+    ):
+        change_tokens(str(path), partial(without, name="a"))
+    assert '"a"' in path.read_text() and path.stat().st_uid == NOBODY
+    assert os.listdir(tmp_path) == ["tokens"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of root's and reads it as another user")
 @pytest.mark.parametrize(("mode", "accepted"), [(0o440, True), (0o640, True), (0o660, False), (0o644, False)])
 def test_the_group_may_read_a_file_of_roots(

@@ -43,6 +43,16 @@ def test_names_are_made_up_and_listed(capsys: pytest.CaptureFixture[str]) -> Non
     assert first[0].startswith("client-") and first[0] != second[0]
 
 
+@pytest.mark.parametrize("user", [0, 1000])
+def test_a_file_that_root_makes_has_to_be_given_to_the_server(
+    user: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    for made in (True, False):
+        assert run("new", "--scope=infer") == 0
+        assert ("tokens.jsonl is root's alone: chown it" in capsys.readouterr().err) is (made and not user)
+
+
 def test_revoke_takes_a_token_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("new", "--scope=infer", "--name=a") == run("new", "--scope=infer", "--name=b") == 0
     assert run("revoke", "a") == 0
