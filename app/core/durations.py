@@ -51,10 +51,15 @@ class RequestDurations:
         self.new: list[int] = []
         self._buckets = {kind: Buckets() for kind in ("request", "queue", "compute")}
 
-    def sort(self) -> tuple[int, int, int]:
-        """Sort what is new into buckets; return requests, nanoseconds altogether and in the queue."""
+    def sort(self, firsts: Histogram | None = None) -> tuple[int, int, int]:
+        """Sort what is new into buckets; return requests, nanoseconds altogether and in the queue.
+
+        Where the first response is the only one, `firsts` counts the same durations in milliseconds.
+        """
         total, queue = np.array(self.new, np.int64).reshape(-1, 2).T
         self.new.clear()
+        if firsts is not None:
+            firsts.observe_all(total / 1e6)
         buckets = self._buckets
         buckets["compute"].add(total - queue)
         return len(total), buckets["request"].add(total), buckets["queue"].add(queue)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 
 SIZE_RATIO: Final = 1.02
@@ -59,6 +61,12 @@ class Histogram(msgspec.Struct):
         """Count a value in its bucket."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def observe_all(self, values: npt.NDArray[np.float64]) -> None:
+        """Count many values in their buckets."""
+        found = np.bincount(np.searchsorted(self.bounds, values), minlength=len(self.counts))
+        self.counts = [count + new for count, new in zip(self.counts, found.tolist(), strict=True)]
+        self.total += float(values.sum())
 
     def __add__(self, other: "Histogram") -> "Histogram":
         counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
@@ -122,7 +130,7 @@ def unknown_families(config: mc.ModelConfig) -> list[str]:
 
 
 def first_response_histogram(config: mc.ModelConfig) -> Histogram:
-    """Make the histogram of a decoupled model's first responses; `model_metrics` may give its bounds."""
+    """Make the histogram of a model's first responses; `model_metrics` may give its bounds."""
     bounds = _BOUNDS_MS
     for control in config.model_metrics.metric_control:
         if control.metric_identifier.family == FIRST_RESPONSE:

@@ -216,13 +216,23 @@ class Statistics:
         counters: the values since the model was loaded; `report` brings those of successes and executions up
             to date.
         executions: where somebody wants them, the rows and nanoseconds of each execution; None elsewhere.
+        times_first: whether `record_first_response` is to be told of the first response of each request.
     """
 
     executions: deque[tuple[int, int]] | None = None
 
-    def __init__(self, latencies: Latencies | None = None, first_response: Histogram | None = None) -> None:
-        """Without `latencies` no summaries are kept, without `first_response` no histogram."""
+    def __init__(
+        self,
+        latencies: Latencies | None = None,
+        first_response: Histogram | None = None,
+        decoupled: bool = False,
+    ) -> None:
+        """Without `latencies` no summaries are kept, without `first_response` no histogram.
+
+        `decoupled` says that a request may have several responses, so that somebody else times the first one.
+        """
         self.counters = ReplicaReport(first_response=first_response)
+        self.times_first = decoupled and first_response is not None
         self._latencies = latencies
         self._durations = RequestDurations()
         self._new: list[int] = []  # what `record_execution` is given, one execution after the other
@@ -230,8 +240,11 @@ class Statistics:
     @classmethod
     def for_model(cls, config: mc.ModelConfig, summaries: bool, histograms: bool) -> "Statistics":
         """Make the counters of a model, with the distributions that `--metrics-config` asks for."""
-        timed = histograms and config.model_transaction_policy.decoupled
-        return cls(Latencies() if summaries else None, first_response_histogram(config) if timed else None)
+        return cls(
+            Latencies() if summaries else None,
+            first_response_histogram(config) if histograms else None,
+            config.model_transaction_policy.decoupled,
+        )
 
     def record_execution(
         self, rows: int, requests: int, input_ns: int, infer_ns: int, output_ns: int, padding: int = 0
@@ -293,7 +306,8 @@ class Statistics:
         return self.counters.success.count + len(self._durations.new) // 2
 
     def _count_successes(self) -> None:
-        count, total_ns, queue_ns = self._durations.sort()
+        firsts = None if self.times_first else self.counters.first_response
+        count, total_ns, queue_ns = self._durations.sort(firsts)
         self.counters.success.record(total_ns, count)
         self.counters.queue.record(queue_ns, count)
 
@@ -318,7 +332,7 @@ class Statistics:
 
     def record_first_response(self, ns: int) -> None:
         """Record how long the first response of a decoupled model took, where that is wanted."""
-        if self.counters.first_response is not None:
+        if self.times_first and self.counters.first_response is not None:
             self.counters.first_response.observe(ns / 1e6)
 
     def report(self) -> ReplicaReport:

@@ -70,7 +70,7 @@ class ServedModel:
         self._version = str(model.version)
         self._checker = RequestChecker(model.config)
         self._is_decoupled = model.config.model_transaction_policy.decoupled
-        self._times_first = statistics.counters.first_response is not None
+        self._times_first = statistics.times_first
         self._in_flight: set[QueuedRequest] = set()
         self._awaiting_first: set[QueuedRequest] = set()
         """Requests whose first response is still to be timed."""

@@ -1,5 +1,6 @@
 """The metric families of models: Triton's, and those on batches that Triton does not have (`nereid_`)."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -83,6 +84,12 @@ def _seconds(kind: str, help: str) -> Family[ModelReading]:
         return reading.report.durations.get(kind)
 
     return Family(f"nereid_{kind}_duration_seconds", "histogram", help, histogram(read), only=_ANSWERED)
+
+
+def _first_response(reading: ModelReading) -> Histogram | None:
+    """Return the histogram with its sum in whole milliseconds, as Triton writes it."""
+    found = reading.report.first_response
+    return found and Histogram(found.bounds, found.counts, math.floor(found.total))
 
 
 def _state(name: str, labels: Labels, source: VersionEntry) -> Iterator[Sample]:
@@ -330,7 +337,7 @@ DISTRIBUTIONS: Final[tuple[Family[ModelReading], ...]] = (
         FIRST_RESPONSE,
         "histogram",
         "Duration from request to first response in milliseconds",
-        histogram(lambda m: m.report.first_response),
+        histogram(_first_response),
         _HISTOGRAMS,
     ),
 )

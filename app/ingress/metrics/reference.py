@@ -54,8 +54,8 @@ Nereid's own.
 ## Models
 
 Each sample has the labels `model` and `version`; also `namespace` with `--model-namespacing`, and `_<key>`
-for each of the model's `metric_tags`. The summary of requests is of models without a response cache, the
-histogram of first responses of decoupled models. The histograms in seconds have the same bounds everywhere,
+for each of the model's `metric_tags`. The summary of requests is of models without a response cache. The
+histogram of first responses counts requests that succeed. The histograms in seconds have the same bounds everywhere,
 half a millisecond to a minute, so that they may be summed over versions and nodes. Percentiles of a fleet
 come from them: `histogram_quantile(0.99, sum by (le) (rate(nereid_request_duration_seconds_bucket[5m])))`.
 

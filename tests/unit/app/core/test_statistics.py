@@ -67,8 +67,18 @@ def test_last_inference_is_a_time_of_the_epoch() -> None:
     assert before <= statistics.report().last_inference_ns <= time.time_ns()
 
 
-def test_only_decoupled_models_time_first_responses() -> None:
-    assert Statistics.for_model(config(), False, True).report().first_response is None
+def test_the_only_response_of_a_request_is_its_first() -> None:
+    statistics = Statistics.for_model(config(BOUNDS), False, True)
+    assert not statistics.times_first, "nobody need time what the durations tell"
+    for ms in (1, 2, 7):
+        statistics.record_success(ms * 1_000_000, queue_ns=0)
+        statistics.record_first_response(ms * 1_000_000)
+    expected = Histogram((1.0, 2.5), [1, 1, 1], 10.0)
+    assert statistics.report().first_response == expected == statistics.report().first_response
+
+
+def test_decoupled_models_time_first_responses() -> None:
+    assert Statistics.for_model(config(), False, False).report().first_response is None
     assert Statistics.for_model(config(DECOUPLED), False, False).report().first_response is None
     statistics = Statistics.for_model(config(DECOUPLED + BOUNDS), False, True)
     for ms in (1, 2, 7):

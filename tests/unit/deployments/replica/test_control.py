@@ -21,7 +21,7 @@ def test_statistics_have_summaries_only_where_enabled(bench: Bench) -> None:
     report = bench.report()
     summary = report.summaries["request"]
     assert (summary.count, sum(summary.sizes.values())) == (1, 1)
-    assert report.first_response is None  # only decoupled models have it
+    assert report.first_response is not None and sum(report.first_response.counts) == 1
 
 
 def test_statistics_tell_of_an_overloaded_model(bench: Bench) -> None:
