@@ -9,6 +9,7 @@ from app.core.observability.metrics_config import MetricsConfig
 from app.core.statistics import Statistics
 from app.core.tensors import InferRequest
 from app.ensemble.graph import EnsembleGraph
+from app.ensemble.slots import StepSlots
 from app.routing.table import VersionEntry
 
 _SUBSETS: Final = 64
@@ -26,7 +27,7 @@ class Models(Protocol):
 
 
 class CompiledEnsemble:
-    """The graph, the request checks and the counters of one ensemble version."""
+    """The graph, the request checks, the limit and the counters of one ensemble version."""
 
     def __init__(self, entry: VersionEntry, reported: MetricsConfig) -> None:
         """`reported` selects the distributions that are recorded."""
@@ -37,6 +38,7 @@ class CompiledEnsemble:
         self.identity = (entry.name, str(entry.version), digest)
         self.cached = entry.model_config.response_cache.enable and not entry.decoupled
         self.graph = EnsembleGraph.from_config(entry.model_config)
+        self.slots = StepSlots(entry.model_config.ensemble_scheduling.max_inflight_requests)
         self._pruned: dict[frozenset[str], EnsembleGraph] = {}
 
     def graph_for(self, request: InferRequest) -> EnsembleGraph:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import Counter, deque
 from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Final
@@ -59,9 +58,8 @@ class EnsembleExecution:
         self._sink = sink
         self._graph = ensemble.graph_for(request)
         self._root = TensorScope()
-        self._queued: deque[StepCall] = deque()
+        self._queued: dict[StepCall, None] = {}
         self._calls: dict[StepCall, Call] = {}
-        self._in_flight: Counter[int] = Counter()
         self._rows = 1
         self._scopes = 0
         self._starting = True
@@ -123,7 +121,7 @@ class EnsembleExecution:
         entry = self._models.resolve(step.model, step.version)
         if not self._has_inputs(step, scope, entry):
             return True
-        self._queued.append(StepCall(step, scope, entry))
+        self._queued[StepCall(step, scope, entry)] = None
         return False
 
     def _is_wanted(self, step: Step, scope: TensorScope) -> bool:
@@ -143,21 +141,22 @@ class EnsembleExecution:
 
     def _send_queued(self) -> None:
         """Send queued calls, as far as `max_inflight_requests` allows."""
-        limit = self._graph.limit
+        for call in tuple(self._queued):
+            self._send_if_free(call)
+
+    def _send_if_free(self, call: StepCall) -> None:
+        """Send a queued call if its step has a slot; this is called again when it has."""
+        slots, step = self._ensemble.slots, call.step.number
+        if self._done or not slots.take(step, call, partial(self._send_if_free, call)):
+            return
+        del self._queued[call]
         try:
-            for _ in range(len(self._queued)):
-                if self._done:
-                    return
-                call = self._queued.popleft()
-                if limit and self._in_flight[call.step.number] >= limit:
-                    self._queued.append(call)
-                else:
-                    self._send(call)
+            self._send(call)
         except InferError as error:
+            slots.give_back(step)
             self._fail(error.failure)
 
     def _send(self, call: StepCall) -> None:
-        self._in_flight[call.step.number] += 1
         request = self._step_request(call)
         if self._traced is not None:
             call.trace = self._traced.begin(request, time.monotonic_ns())
@@ -197,7 +196,7 @@ class EnsembleExecution:
             call.trace.record(response)
         if response.final:
             self._calls.pop(call, None)
-            self._in_flight[call.step.number] -= 1
+            self._ensemble.slots.give_back(call.step.number)
         if self._done:
             return
         if response.failure is not None:
@@ -207,7 +206,6 @@ class EnsembleExecution:
             if response.outputs or not call.entry.decoupled:
                 self._add_outputs(call, response)
             else:
-                self._send_queued()
                 self._finish_if_idle()
         except InferError as error:
             self._fail(error.failure)
@@ -276,6 +274,8 @@ class EnsembleExecution:
     def _close(self) -> Sink:
         """Release everything but the calls in flight; return the sink for the final response."""
         self._done = True
+        for call in self._queued:
+            self._ensemble.slots.forget(call.step.number, call)
         self._queued.clear()
         sink, self._sink = self._sink, no_sink
         self._root.unlink()

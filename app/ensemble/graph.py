@@ -38,12 +38,10 @@ class Step(NamedTuple):
 class EnsembleGraph:
     """The steps that lead to some outputs."""
 
-    def __init__(self, name: str, steps: tuple[Step, ...], outputs: tuple[str, ...], limit: int) -> None:
-        """`limit` is the maximum number of requests of one step in flight, 0 for no limit."""
+    def __init__(self, name: str, steps: tuple[Step, ...], outputs: tuple[str, ...]) -> None:
         self.name = name
         self.steps = steps
         self.outputs = outputs
-        self.limit = limit
         self.consumers: dict[str, tuple[Step, ...]] = {}
         for step in steps:
             for tensor in dict.fromkeys(step.reads):
@@ -56,7 +54,7 @@ class EnsembleGraph:
         scheduling = config.ensemble_scheduling
         steps = tuple(_step(number, step, when.get(number)) for number, step in enumerate(scheduling.step))
         outputs = tuple(output.name for output in config.output)
-        return cls(config.name, steps, outputs, scheduling.max_inflight_requests)
+        return cls(config.name, steps, outputs)
 
     @cached_property
     def producers(self) -> dict[str, Step]:
@@ -73,9 +71,7 @@ class EnsembleGraph:
             if step is not None and step.number not in needed:
                 needed[step.number] = step
                 pending.extend(step.reads)
-        return EnsembleGraph(
-            self.name, tuple(step for _, step in sorted(needed.items())), outputs, self.limit
-        )
+        return EnsembleGraph(self.name, tuple(step for _, step in sorted(needed.items())), outputs)
 
 
 def _step(number: int, step: mc.ModelEnsembling.Step, when: Condition | None) -> Step:

@@ -1,6 +1,8 @@
 """Requests of decoupled ensembles over models that answer when the test says so."""
 
 from app.core.errors import unavailable
+from app.core.inference import Call
+from app.core.tensors import InferRequest
 from tests.unit.ensembles import DECOUPLED, Models, ensemble, model, step, tensor, turn
 
 SEQUENCE = ["sequence_end", "sequence_id", "sequence_start"]
@@ -82,3 +84,62 @@ async def test_an_error_after_a_response() -> None:
     await turn()
     assert [response.final for response in models.responses] == [False, True]
     assert models.error == "in ensemble 'e', broken"
+
+
+async def test_requests_share_the_limit_of_a_step() -> None:
+    """As in Triton since 26.04: two requests with two calls each find two slots, not four."""
+    models = decoupled()
+    sources = []
+    for request in ("first", "second"):
+        models.infer(tensor(), id=request)
+        models.take("a").answer(tensor("y"))
+        sources.append(models.take("d"))
+    for fill in (1, 2):
+        for source in sources:
+            source.answer(tensor("y", fill=fill), final=False)
+    assert models.waiting() == ["b", "b"]
+    models.take("b").answer(tensor("y", fill=11))
+    assert [(asked.request.id, asked.data["x"][0]) for asked in models.asked] == [("second", 1), ("first", 2)]
+    for _ in range(3):
+        models.take("b").answer(tensor("y"))
+    for source in sources:
+        source.answer()
+    assert [(r.id, r.final) for r in models.responses] == [
+        ("first", False),
+        ("second", False),
+        ("first", False),
+        ("second", False),
+        ("first", True),
+        ("second", True),
+    ]
+
+
+async def test_requests_that_end_give_their_slots_to_others() -> None:
+    models = Models(e=ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), limit=1), a=model())
+    running, waiting, _ = (models.infer(tensor(), id=str(number)) for number in range(3))
+    waiting.cancel()
+    running.cancel()
+    assert models.waiting() == ["a"], "the slot is taken until the call has ended"
+    models.take("a").answer(error=unavailable("cancelled"))
+    assert [asked.request.id for asked in models.asked] == ["2"]
+    models.take("a").answer(tensor("y"))
+    await turn()
+    assert sorted((r.id, r.failure is None) for r in models.responses) == [
+        ("0", False),
+        ("1", False),
+        ("2", True),
+    ]
+
+
+async def test_a_step_that_cannot_be_called_gives_its_slot_back() -> None:
+    models = Models(e=ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), limit=1), a=model())
+    answers, models.submit = models.submit, lambda *_: _refuse()  # type: ignore[method-assign]
+    models.runner.submit(models.resolve("e"), InferRequest("e", "", (tensor(),)), models.responses.append)
+    models.submit = answers  # type: ignore[method-assign]
+    await turn()
+    models.infer(tensor())
+    assert models.waiting() == ["a"]
+
+
+def _refuse() -> Call:
+    raise unavailable("no replica")
