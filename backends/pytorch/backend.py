@@ -14,11 +14,12 @@ from typing import Any, Final
 import torch
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, invalid_arg
+from app.core.errors import InferError, internal, invalid_arg
 from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
 from backends.cpus import threads_per_instance
 from backends.cuda.device import CudaDevice
+from backends.operations import operation_libraries
 from backends.parameters import boolean, integer, positive
 from backends.pytorch.aoti import Package
 from backends.pytorch.archive import Content, content_of, model_file
@@ -29,6 +30,7 @@ from backends.pytorch.torchscript import TorchScript
 
 logger = logging.getLogger(__name__)
 
+_ops: Any = torch.ops  # not typed
 _CPU: Final = torch.device("cpu")
 _HERE: Final = nullcontext()
 
@@ -128,6 +130,8 @@ class TorchBackend(ArrayBackend):
                 switch(boolean(model, key))
         if boolean(model, "DISABLE_CUDNN"):
             torch.backends.cudnn.enabled = False
+        for library in operation_libraries(model, "pytorch"):
+            _load_operations(library, model)
 
     def model_finalize(self, model: Model) -> None:
         model.state = None
@@ -188,6 +192,15 @@ class TorchBackend(ArrayBackend):
                 model.name,
             )
         return model.config
+
+
+def _load_operations(library: Path, model: Model) -> None:
+    try:
+        _ops.load_library(library)
+    except OSError as error:
+        reason = error.__cause__ or error  # PyTorch's own text names the file and no reason
+        raise internal(f"unable to load a library of operations of model '{model.name}': {reason}") from error
+    logger.info("model '%s' has operations of %s", model.name, library)
 
 
 def _log_switches(model: Model) -> None:

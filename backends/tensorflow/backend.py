@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 import tensorflow as tf
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, internal, invalid_arg
+from app.core.errors import InferError, internal
 from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
+from backends.operations import operation_libraries
 from backends.tensorflow.completion import complete
 from backends.tensorflow.options import (
     SAVED_MODEL,
@@ -22,8 +22,6 @@ from backends.tensorflow.saved_model import read_meta_graph, read_signature
 from backends.tensorflow.sessions import Array, Sessions, TfSession, explained
 from backends.tensorflow.warmup import warm_up
 
-_EXTENSIONS: Final = "extension-directory"
-
 
 class TensorFlowBackend(ArrayBackend):
     """Backend `tensorflow`: `model.savedmodel` is a directory, `model.graphdef` a file.
@@ -34,8 +32,8 @@ class TensorFlowBackend(ArrayBackend):
 
     def model_initialize(self, model: Model) -> None:
         platform(model.config)
-        for name in model.config.model_operations.op_library_filename:
-            _load_operations(model, name)
+        for library in operation_libraries(model, "tensorflow"):
+            _load_operations(library)
         model.state = Sessions(instances_per_session(model))
 
     def model_finalize(self, model: Model) -> None:
@@ -76,23 +74,12 @@ class TensorFlowBackend(ArrayBackend):
         return complete(model.config, signature, default_batch(model.backend_config))
 
 
-def _load_operations(model: Model, name: str) -> None:
+def _load_operations(path: Path) -> None:
     """Load a library of operations.
 
-    A configuration may come from a client, and a library is code: it must lie in the model's directory, or
-    below `--backend-config=tensorflow,extension-directory=DIRECTORY`.
-
     Raises:
-        InferError: INVALID_ARG for a library elsewhere, INTERNAL for one that cannot be loaded.
+        InferError: INTERNAL for one that cannot be loaded.
     """
-    path = (model.version_directory / name).resolve()
-    allowed = model.backend_config.get(_EXTENSIONS)
-    places = [model.directory, *([Path(allowed)] if allowed else [])]
-    if not any(path.is_relative_to(place.resolve()) for place in places):
-        raise invalid_arg(
-            f"'op_library_filename' of model '{model.name}' names '{name}', outside the model's directory:"
-            f" --backend-config=tensorflow,{_EXTENSIONS}=DIRECTORY allows libraries below another"
-        )
     try:
         tf.load_op_library(str(path))
     except Exception as error:

@@ -55,9 +55,10 @@ Nereid's own.
 
 Each sample has the labels `model` and `version`; also `namespace` with `--model-namespacing`, and `_<key>`
 for each of the model's `metric_tags`. The summary of requests is of models without a response cache. The
-histogram of first responses counts requests that succeed. The histograms in seconds have the same bounds everywhere,
-half a millisecond to a minute, so that they may be summed over versions and nodes. Percentiles of a fleet
-come from them: `histogram_quantile(0.99, sum by (le) (rate(nereid_request_duration_seconds_bucket[5m])))`.
+histogram of first responses counts requests that succeed. The histograms in seconds have the same bounds
+everywhere, half a millisecond to a minute, so that they may be summed over versions and nodes. Percentiles of
+a fleet come from them:
+`histogram_quantile(0.99, sum by (le) (rate(nereid_request_duration_seconds_bucket[5m])))`.
 
 State, readiness, failed loads and lost replicas are those of the whole cluster, as every ingress sees them:
 take `max` over instances, not `sum`. Versions that were unloaded by request have no state. A failed load has
