@@ -155,37 +155,47 @@ def _forked(listener: socket.socket) -> Worker:
         ready, _, _ = select.select([listener.fileno(), _STDIN], [], [])
         if _STDIN in ready:
             sys.exit()
-        worker = None
+        descriptors: list[int] = []
         connection, _ = listener.accept()
         with connection, suppress(OSError, ValueError):  # without an answer, a worker starts by itself
-            worker = _received(connection)
-            if worker is not None:
+            request = _received(connection, descriptors)
+            if request:
+                worker = _worker(request, descriptors)
                 if os.fork() == 0:
                     listener.close()
                     return worker
                 connection.send(b"\0")
-        for descriptor in worker.descriptors if worker is not None else ():
+        for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _received(connection: socket.socket) -> Worker | None:
-    """Read a request; return None when the connection ends without one.
+def _received(connection: socket.socket, descriptors: list[int]) -> bytes:
+    """Return a request, and add the descriptors that came with it; return nothing where it ends without one.
 
     Raises:
         OSError: it takes too long, or the client has given up.
-        ValueError: it is none of `fork_client.py`.
     """
     connection.settimeout(_REQUEST_S)
     connection.sendall(b"\0")  # only now is it sent
-    data, descriptors, _, _ = socket.recv_fds(connection, _BYTES, len(_STANDARD))
+    data, received, _, _ = socket.recv_fds(connection, _BYTES, len(_STANDARD))
+    descriptors += received
     while data and (more := connection.recv(_BYTES)):
         data += more
-    if not data:
-        return None
-    directory, oom_score, niceness, blocked, limits, number, *words = os.fsdecode(data).split("\0")
+    return data
+
+
+def _worker(request: bytes, descriptors: list[int]) -> Worker:
+    """Read a request.
+
+    Raises:
+        ValueError: it is none of `fork_client.py`.
+    """
+    directory, oom_score, niceness, blocked, limits, number, *words = os.fsdecode(request).split("\0")
     arguments, variables = words[: int(number)], words[int(number) :]
     environment = {name: value for name, _, value in (each.partition("=") for each in variables)}
     signals, resources = ([int(number) for number in text.split()] for text in (blocked, limits))
+    if not arguments or len(descriptors) != len(_STANDARD):
+        raise ValueError("a worker has a script and standard descriptors")
     inherited = oom_score, int(niceness), signals, resources
     return Worker(arguments, environment, directory, *inherited, descriptors)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -183,6 +184,54 @@ def test_worker_is_not_forked_by_a_server_that_hangs_nor_later(
         os.kill(server.pid, signal.SIGCONT)
     started(server, tmp_path, "")
     assert not (tmp_path / "late").exists()
+
+
+GOOD = b"\0".join([b"/", b"0", b"0", b"", b"", b"1", b"script.py"])
+"""A request."""
+
+
+@pytest.mark.parametrize(
+    ("sent", "descriptors"),
+    [
+        (b"no request", 3),
+        (GOOD.replace(b"1", b"x"), 3),
+        (GOOD.replace(b"1", b"0"), 3),
+        (b"\0" * 20, 3),
+        (b"\xff", 3),
+        (GOOD, 2),
+        (GOOD, 0),
+        (b"", 0),
+    ],
+    ids=[
+        "words",
+        "number",
+        "no script",
+        "empty words",
+        "one word",
+        "two descriptors",
+        "no descriptors",
+        "nothing",
+    ],
+)
+def test_a_request_that_is_none_leaves_no_descriptor(
+    server: ForkServer, sent: bytes, descriptors: int, tmp_path: Path
+) -> None:
+    def held() -> int:
+        return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+    started(server, tmp_path, "ready")
+    before = held()
+    for _ in range(5):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(30)
+            client.connect(str(server.path))
+            assert client.recv(1) == b"\0"
+            if sent:
+                socket.send_fds(client, [sent], [0, 1, 2][:descriptors])
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(1) == b""
+    block_until(lambda: held() == before)
+    started(server, tmp_path, "still")
 
 
 def test_raylets_other_arguments_stay(server: ForkServer, tmp_path: Path) -> None:
