@@ -200,4 +200,15 @@ class FixedRoute:
         exchange.respond(*self._response)
 
 
+class FailedRoute:
+    """Answers every request with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def start(self, exchange: Exchange, body: memoryview) -> None:
+        """Answer a request."""
+        exchange.fail(self._error)
+
+
 METHOD_NOT_ALLOWED: Final = FixedRoute(405, JSON_HEADERS, encode_error("Method Not Allowed"))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.ingress.http1.body import RoutedHead
-from app.ingress.http1.exchange import Recogniser, Route
+from app.ingress.http1.exchange import FailedRoute, Recogniser, Route
 from app.ingress.net.server_state import ServerState
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.header_cache import HeaderCache
@@ -46,7 +46,10 @@ class HttpState(ServerState):
         self._route = route
 
     def add_head(self, data: bytes, head: RequestHead) -> RoutedHead:
-        """Route a request head and cache it."""
-        routed = RoutedHead(head, self._route(head))
+        """Route a request head and cache it; one that cannot be routed is answered with the error."""
+        try:
+            routed = RoutedHead(head, self._route(head))
+        except Exception as error:
+            return RoutedHead(head, FailedRoute(error))
         self.heads.put(data, routed)
         return routed

@@ -311,7 +311,11 @@ def open_call(
     elif state.calls >= state.settings.max_calls:
         refuse(stream, wire.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
     else:
-        return method(state, stream, head)
+        try:
+            return method(state, stream, head)
+        except Exception:  # it must not end the other calls of the connection
+            logger.exception("a gRPC call could not be opened")
+            refuse(stream, wire.INTERNAL, _UNEXPECTED)
     return None
 
 

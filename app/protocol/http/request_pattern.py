@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from app.core.datatypes import unpack_bytes
 from app.core.errors import InferError
 from app.core.tensors import Parameters, RegionSlice, RequestedOutput
 from app.protocol.http.json_tensors import tensor_bytes
@@ -74,6 +75,7 @@ def find_pattern(json: bytes, max_input_size: int) -> RequestPattern | None:
         template = _read(json, max_input_size)
         if template is None or not _is_simple(template):
             return None
+        _check_strings(template)
         holes = _find_holes(json, template)
         if not all(_probed(json, template, holes, max_input_size, *probe) for probe in _PROBES):
             return None
@@ -108,6 +110,17 @@ def _is_simple(template: HttpRequestTemplate) -> bool:
     """Return whether a request has no reserved parameters and classifications."""
     classifies = any(output.classification for output in template.outputs)
     return template.reserved.keys() <= {"regions"} and not classifies
+
+
+def _check_strings(template: HttpRequestTemplate) -> None:
+    """Check that there are as many strings as a shape says, as is known of numbers: a probe makes as many.
+
+    Raises:
+        InferError: there are not.
+    """
+    for entry in template.inputs:
+        if entry.datatype == "BYTES" and isinstance(entry.data, bytes):
+            unpack_bytes(entry.data, prod(entry.shape) if entry.shape else 0)
 
 
 def _find_holes(json: bytes, template: HttpRequestTemplate) -> tuple[Hole, ...]:

@@ -80,6 +80,9 @@ class Handlers:
         else:
             call.respond((message,))
 
+    def unopened(self, *_: Any) -> None:
+        raise KeyError("of the method")
+
     def methods(self) -> dict[str, OpenCall]:
         methods: dict[str, OpenCall] = {
             "direct": partial(UnaryCall, self.direct),
@@ -87,6 +90,7 @@ class Handlers:
             "both": partial(StreamingCall, self.both),
             "large": partial(StreamingCall, self.large),
             "generate": partial(StreamingCall, self.generate),
+            "unopened": self.unopened,
         }
         for handler in (self.echo, self.blow, self.fail, self.crash, self.hang):
             methods[handler.__name__] = partial(UnaryCall, coroutine_handler(handler))

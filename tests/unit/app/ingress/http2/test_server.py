@@ -46,6 +46,22 @@ def test_errors_become_statuses(channel: grpc.Channel) -> None:
     assert unary(channel, "echo", b"still there") == b"still there"
 
 
+def test_a_call_that_cannot_be_opened_ends_no_other(running: Running, channel: grpc.Channel) -> None:
+    other = channel.unary_unary("/test.Test/direct").future(b"never", timeout=WAIT_S)
+    assert running.handlers.started.acquire(timeout=WAIT_S)
+    for _ in range(2):
+        with pytest.raises(grpc.RpcError) as caught:
+            unary(channel, "unopened")
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert running.handlers.held is not None
+    running.run(answer_later(running.handlers.held))
+    assert other.result() == b"at last"
+
+
+async def answer_later(call: Any) -> None:
+    call.respond((b"at last",))
+
+
 def test_call_has_metadata_and_deadline(running: Running, channel: grpc.Channel) -> None:
     response = channel.unary_unary("/test.Test/describe")(b"", timeout=60, metadata=(("x-own", "7"),))
     own, remaining = response.split()

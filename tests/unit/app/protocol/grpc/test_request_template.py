@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -277,3 +278,21 @@ def test_arguments_of_the_reader_are_checked(read: Any) -> None:
 def test_without_the_extension_python_decodes() -> None:
     assert request_decoder("python") is decode_request
     assert (request_decoder("auto") is decode_request) is bool(missing())
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "UINT8", "FP64", "none"])
+@pytest.mark.parametrize(
+    "shape", [[1, 1 << 40], [1, (1 << 63) - 1], [-1, 1 << 62], [0, 1 << 62], [2] * 62, [2] * 200, []]
+)
+def test_a_shape_is_no_size(shape: list[int], datatype: str) -> None:
+    sent = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"\1\0\0\0x"])
+    sent.inputs.add(name="I", datatype=datatype, shape=shape)
+    data = sent.SerializeToString()
+    tracemalloc.start()
+    try:
+        for decode in (decode_request, request_decoder("auto")) * 3:
+            (tensor,) = decode(data, 0.0).inputs
+            assert (tensor.shape, bytes(tensor.data)) == (tuple(shape), b"\1\0\0\0x")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
