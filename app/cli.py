@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from io import TextIOWrapper
 from typing import Final
 
 from app.commands import COMMANDS, Command
@@ -109,6 +110,8 @@ def _run(command: Command, argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the server, or a command of another name; exit with status 1 for a wrong command line."""
     words = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a report must not end the program
     if words and words[0] in COMMANDS:
         sys.exit(_run(COMMANDS[words[0]], words[1:]))
     try:

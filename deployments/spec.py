@@ -182,7 +182,7 @@ class Description(msgspec.Struct, frozen=True):
         config: the complete configuration, serialised.
         labels: class labels by output.
         load_seconds: the duration of the load.
-        error: why the load failed; "" for a success.
+        error: why the load failed, encodable; "" for a success.
         makes_calls: whether the model may call other models and ensembles.
     """
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from app.core.encoding import to_json
 from app.core.observability.log import VERBATIM
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Audit:
             outcome=outcome,
             reason=_text(reason),
         )
-        text = msgspec.json.encode(line)
+        text = to_json(line)
         if not self._path:
             logger.info("audit %s", text.decode(), extra=VERBATIM)
             return

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from app.core.encoding import to_json
 from app.core.private_files import private_directory, private_root
 from app.core.processes import process
 
@@ -52,7 +53,7 @@ def write_record(record: ServerRecord) -> Path:
     private_directory(str(directory))
     path = directory / f"{record.pid}.json"
     draft = path.with_suffix(".part")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(record)))
+    draft.write_bytes(msgspec.json.format(to_json(record)))
     draft.replace(path)
     running_servers()
     return path

@@ -13,8 +13,28 @@ MAX_MESSAGE: Final = 16 << 10
 """Characters of an error's message: enough for a traceback. What clients sent is quoted in messages."""
 
 
+def encodable(text: str) -> str:
+    r"""Return a text that UTF-8 can encode, with escapes such as `\ud83d` for lone surrogates.
+
+    Texts of models and clients and names of files may have them. Whatever reports a text passes it through
+    here: what cannot be encoded must not take the place of what went wrong, or end a process.
+    """
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's text, encodable; "" for one that cannot even say it."""
+    try:
+        return encodable(str(error))
+    except Exception:  # of a `__str__` that a model has written
+        return ""
+
+
 def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Return a text of at most `limit` characters, with "..." for the middle of a longer one."""
+    """Return an encodable text of at most `limit` characters, with "..." for the middle of a longer one."""
+    text = encodable(text)
     if len(text) <= limit:
         return text
     kept = limit - 3
@@ -57,7 +77,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request's tensors, so one that is kept in a response or a constant is a leak.
 
     Attributes:
-        message: shortened, if it is longer than `MAX_MESSAGE`.
+        message: encodable, and shortened if it is longer than `MAX_MESSAGE`.
         retry_after_s: when a client may try again, in seconds; 0 if nothing is known.
     """
 
@@ -67,15 +87,16 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
     retry_after_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if len(self.message) > MAX_MESSAGE:
-            msgspec.structs.force_setattr(self, "message", shortened(self.message))
+        message = shortened(self.message)
+        if message is not self.message:
+            msgspec.structs.force_setattr(self, "message", message)
 
     @classmethod
     def from_exception(cls, error: BaseException) -> "Failure":
         """Return what an exception says; anything but an `InferError` is INTERNAL with its plain text."""
         if isinstance(error, InferError):
             return error.failure
-        return cls(ErrorCode.INTERNAL, str(error) or type(error).__name__, FailureReason.BACKEND)
+        return cls(ErrorCode.INTERNAL, text_of(error) or type(error).__name__, FailureReason.BACKEND)
 
     def error(self) -> "InferError":
         """Return an exception to raise."""

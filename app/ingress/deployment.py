@@ -16,6 +16,7 @@ import msgspec
 
 from app.access.audit import Audit
 from app.access.token_watch import TokenWatch
+from app.core.encoding import to_msgpack
 from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.log import configure_logging
@@ -87,7 +88,7 @@ class Ingress:
 
     async def routed_splits(self) -> bytes:
         """Return the rollouts by which it splits requests (msgpack), for a manager that has lost them."""
-        return msgspec.msgpack.encode(self._router.table.splits)
+        return to_msgpack(self._router.table.splits)
 
     async def call(self, name: str, version: str, *args: Any, **kwargs: Any) -> Any:
         """Run a request that came through a Serve handle (`nereid.model_handle`); see `HandleCalls.call`.

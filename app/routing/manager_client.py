@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from app.core.encoding import to_msgpack
 from app.core.errors import InferError, unavailable
 from app.core.processes import Process, process
 from app.core.residency import ResidencyReport, UseReport
@@ -72,7 +73,7 @@ class ManagerClient:
 
     async def report_use(self, uses: UseReport) -> ResidencyReport:
         """Tell what the replicas of this node use; return the figures of all models."""
-        answer = await self._call(self._handle.report_use, msgspec.msgpack.encode(uses))
+        answer = await self._call(self._handle.report_use, to_msgpack(uses))
         return msgspec.msgpack.decode(answer, type=ResidencyReport)
 
     async def configure(self, change: bytes, current: bytes) -> None:
@@ -85,13 +86,13 @@ class ManagerClient:
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
         """Change or start a rollout in the name of `who`; return when every ingress routes by the change."""
-        encoded = msgspec.msgpack.encode(change)
+        encoded = to_msgpack(change)
         status = await self._call(self._handle.change_rollout, name, encoded, who)
         return msgspec.msgpack.decode(status, type=RolloutStatus)
 
     async def report_outcomes(self, report: OutcomeReport) -> None:
         """Tell what became of the requests of rollouts."""
-        await self._call(self._handle.report_outcomes, msgspec.msgpack.encode(report))
+        await self._call(self._handle.report_outcomes, to_msgpack(report))
 
     async def _call(self, method: Any, *arguments: Any, nbytes: int = 0) -> Any:
         calls = self._calls

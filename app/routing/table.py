@@ -13,6 +13,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.config.version_policy import parse_version
+from app.core.encoding import to_msgpack
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
 from app.core.observability.live_settings import LiveSettings
@@ -329,7 +330,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
 
 def encode_table(table: RoutingTable) -> bytes:
     """Return the bytes by which a table travels: 39 an entry instead of 256 (benchmarks/routing_table.py)."""
-    return zlib.compress(msgspec.msgpack.encode(table), 1)
+    return zlib.compress(to_msgpack(table), 1)
 
 
 def decode_table(data: bytes) -> RoutingTable:

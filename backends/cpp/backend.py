@@ -116,7 +116,8 @@ class _LoadedInstance:
         )
         reply = string_at(result, self._size.value)
         if not reply:
-            raise internal(f"unable to execute on instance '{instance.name}': {string_at(result).decode()}")
+            text = string_at(result).decode(errors="replace")
+            raise internal(f"unable to execute on instance '{instance.name}': {text}")
         (code, text, instance.compute_start_ns, instance.compute_end_ns, wanted), happened = _decode(reply)
         self._arena_size = min(wanted, _LARGEST_ARENA)
         known.deliver(happened, tokens.start, requests)

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from app.core.encoding import to_msgpack
 from app.core.errors import InferError, unavailable
 from app.core.observability.log import VERBATIM, configure_logging
 from app.core.rollout.outcomes import OutcomeReport
@@ -190,14 +191,14 @@ class RepositoryManager:
     async def rollout(self, name: str) -> bytes:
         """Return the rollout of a model that is on, or its last one; see `RolloutDriver.status`."""
         await self._ensure_recovered()
-        return msgspec.msgpack.encode(self._rollouts.status(self.table.identify(name)))
+        return to_msgpack(self._rollouts.status(self.table.identify(name)))
 
     async def change_rollout(self, name: str, change: bytes, who: str) -> bytes:
         """Change or start a rollout by a `RolloutChange`, see `RolloutDriver.change`; return its status."""
         await self._ensure_recovered()
         self.table.require_started()
         asked = msgspec.msgpack.decode(change, type=RolloutChange)
-        return msgspec.msgpack.encode(await self._rollouts.change(self.table.identify(name), asked, who))
+        return to_msgpack(await self._rollouts.change(self.table.identify(name), asked, who))
 
     async def report_outcomes(self, report: bytes) -> None:
         """Add an `OutcomeReport` of an ingress."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from app.core.errors import InferError, internal, invalid_arg
+from app.core.errors import InferError, encodable, internal, invalid_arg
 from app.core.identifiers import identifier
 
 CONFIG_FILE: Final = "config.pbtxt"
@@ -32,7 +32,7 @@ class ModelEntry:
     """A model's directory as found on disk.
 
     Attributes:
-        name: the directory's name, which is the model's.
+        name: the directory's name, which is the model's; with escapes if it is not UTF-8.
         repository: the repository's path, links resolved.
         directory: `<repository>/<name>`.
         versions: versions that have a directory, ascending.
@@ -72,20 +72,12 @@ def check_model_name(name: str) -> None:
             f"invalid model name '{_shown(name)}', model name must not contain quotes, control or shell "
             "characters. Invalid stub name: contains invalid characters"  # Triton's text, for Python models
         )
-    if not _is_utf8(name):
+    if encodable(name) != name:
         raise invalid_arg(f"invalid model name '{_shown(name)}', model name must be UTF-8")
     if len(name.encode()) > _NAME_MAX:
         raise invalid_arg(
             f"invalid model name '{_shown(name)}', model name must not exceed {_NAME_MAX} bytes"
         )
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _check_no_path(name: str) -> None:
@@ -131,9 +123,15 @@ def find(repositories: Mapping[Path, str], name: str) -> list[ModelEntry]:
     _check_no_path(name)
     found: dict[str, ModelEntry] = {}
     for repository, namespace in _resolved(repositories).items():
-        if name[0] != "." and os.path.isdir(repository / name):
-            _add(found, _entry(repository, name, namespace))
+        for directory in _listed_as(name, repository):
+            _add(found, _entry(repository, directory, namespace))
     return list(found.values())
+
+
+def _listed_as(name: str, repository: Path) -> list[str]:
+    if "\\" in name:  # perhaps an escape of one that is not UTF-8
+        return [directory for directory in _directories(repository) if encodable(directory) == name]
+    return [name] if name[0] != "." and os.path.isdir(repository / name) else []
 
 
 def _resolved(repositories: Mapping[Path, str]) -> dict[Path, str]:
@@ -161,7 +159,7 @@ def _directories(parent: Path) -> list[str]:
 
 
 def _entry(repository: Path, name: str, namespace: str) -> ModelEntry:
-    entry = ModelEntry(name, repository, repository / name, namespace=namespace)
+    entry = ModelEntry(encodable(name), repository, repository / name, namespace=namespace)
     try:
         check_model_name(name)
         if not is_inside(entry.directory, repository):

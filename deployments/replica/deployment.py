@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, unavailable
+from app.core.encoding import to_msgpack
+from app.core.errors import InferError, text_of, unavailable
 from app.core.numpy_threads import follow_variable
 from app.core.observability.log import configure_logging
 from app.native.choice import is_native
@@ -83,7 +84,7 @@ class ModelVersion:
     async def describe(self) -> bytes:
         """Return the outcome of the load, a msgpack `Description`."""
         self._described = True
-        return msgspec.msgpack.encode(self._current())
+        return to_msgpack(self._current())
 
     async def check_health(self) -> None:
         """Raise to have Serve replace this replica (a Serve hook)."""
@@ -150,7 +151,7 @@ class ModelVersion:
             return Description(self._spec, error=error.with_code())
         except Exception as error:
             logger.exception("loading model '%s' version %s", self._spec.name, self._spec.version)
-            return Description(self._spec, error=f"Internal: {type(error).__name__}: {error}")
+            return Description(self._spec, error=f"Internal: {type(error).__name__}: {text_of(error)}")
         return Description(
             self._spec,
             self._served.config.SerializeToString(),

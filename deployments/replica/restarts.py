@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from app.core.encoding import to_msgpack
 from app.core.pauses import growing_pause
 from app.ray_adapter import store
 from app.ray_adapter.handles import new_handle
@@ -105,7 +106,7 @@ class Restarts:
         store.remove(self._key)
 
     def _write(self) -> None:
-        store.write(self._key, msgspec.msgpack.encode(self._run))
+        store.write(self._key, to_msgpack(self._run))
 
     def _tell(self, reason: str) -> None:
         with ThreadPoolExecutor(1) as thread:  # `result` of a handle must not be called on Serve's own loop

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.encoding import to_msgpack
 from app.core.errors import InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
 from app.core.residency import ResidencyReport, UseReport
@@ -224,7 +225,7 @@ class OnDemand:
     def report(self, uses: bytes) -> bytes:
         """Record what replicas use (a `UseReport`); return a `ResidencyReport`; both msgpack."""
         self.residency.report(msgspec.msgpack.decode(uses, type=UseReport))
-        return msgspec.msgpack.encode(self.figures())
+        return to_msgpack(self.figures())
 
     def figures(self) -> ResidencyReport:
         """Return the figures of all models."""

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from app.core.encoding import to_json
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.status import Verdict
 from deployments.rollout import machine
@@ -25,7 +26,7 @@ def encoded(record: Record) -> bytes:
         record, verdict=Verdict(), outcomes=_counts(status.outcomes), total=_counts(status.total)
     )
     for first in range(len(status.history) + 1):
-        text = msgspec.json.encode(machine.with_status(kept, history=status.history[first:]))
+        text = to_json(machine.with_status(kept, history=status.history[first:]))
         if len(text) <= MAX_BYTES:
             break
     return text

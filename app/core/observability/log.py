@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from app.core.errors import shortened
+from app.core.errors import encodable, shortened
 
 PACKAGES = ("app", "deployments", "backends")
 VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}
@@ -55,12 +55,11 @@ class TritonFormatter(logging.Formatter):
         at = time.gmtime(record.created)
         place = f"{os.getpid()} {record.filename}:{record.lineno}]"
         message, ours = record.getMessage(), getattr(record, "verbatim", False)
-        if not ours:
-            message = shortened(message)
+        message = encodable(message) if ours else shortened(message)
         if self._escape and not ours:
             message = json.dumps(message, ensure_ascii=False).translate(_CONTROLS)
         if record.exc_info:
-            message += "\n" + self.formatException(record.exc_info)
+            message += "\n" + encodable(self.formatException(record.exc_info))
         if self._iso8601:
             return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', at)} {letter} {place} {message}"
         micros = int(record.created % 1 * 1e6)
@@ -93,7 +92,9 @@ def _open(path: str) -> logging.Handler:
     if not path:
         return _Console()
     try:
-        return logging.handlers.WatchedFileHandler(path)  # several processes append, each whole lines
+        return logging.handlers.WatchedFileHandler(
+            path, encoding="utf-8"
+        )  # several processes append, each whole lines
     except OSError as error:
         print(f"cannot open the log file: {error}; logging to the console", file=sys.stderr)
         return _Console()

@@ -4,8 +4,7 @@ import os
 import re
 from typing import Any, Final
 
-import msgspec
-
+from app.core.encoding import to_json
 from app.core.errors import InferError, invalid_arg, not_found
 from app.ingress.access.caller import recorded
 from app.ingress.http1.exchange import Exchange
@@ -39,7 +38,7 @@ class ModelsRoute:
     async def _run(self, exchange: Exchange, body: bytes) -> None:
         try:
             if self._method == "GET":
-                answer = msgspec.json.encode(await self._show())
+                answer = to_json(await self._show())
                 exchange.respond(200, JSON_HEADERS, (answer,))
                 return
             await (self._load(body) if self._method == "POST" else self._unload())

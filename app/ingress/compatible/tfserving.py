@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import unquote
 
-import msgspec
-
+from app.core.encoding import to_json
 from app.core.errors import ErrorCode, InferError, unsupported
 from app.core.tensors import InferResponse
 from app.ingress.access.guard import Ask
@@ -82,7 +81,7 @@ class _DescribeRoute(_ModelRoute):
 
     async def respond(self, exchange: Exchange, body: memoryview) -> None:
         found = await (self._metadata() if self._has_metadata else self._status())
-        exchange.respond(200, JSON_HEADERS, (msgspec.json.encode(found),))
+        exchange.respond(200, JSON_HEADERS, (to_json(found),))
 
     async def _metadata(self) -> Any:
         entry = await self._resolve()

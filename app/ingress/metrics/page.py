@@ -92,7 +92,7 @@ async def _written(
         names.add(metric.name)
         await asyncio.sleep(0)
     parts.append(exposition(custom(names)))
-    return "".join(parts).encode()
+    return "".join(parts).encode(errors="backslashreplace")
 
 
 def _by_name(counts: Mapping[str, int]) -> list[tuple[Labels, int]]:

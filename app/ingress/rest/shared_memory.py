@@ -4,9 +4,9 @@ import base64
 import binascii
 from typing import Any, Final
 
-import msgspec
 from fastapi import Request, Response
 
+from app.core.encoding import to_json
 from app.core.errors import invalid_arg
 from app.ingress.client_memory.region_files import Region
 from app.ingress.rest import schemas
@@ -63,7 +63,7 @@ class _SharedMemory:
     async def status(self, region: RegionName = "") -> Response:
         """Registered regions, or one of them."""
         regions = self._service.shared_memory.status(region, self._cuda)
-        return json_response(msgspec.json.encode([_described(found) for found in regions]))
+        return json_response(to_json([_described(found) for found in regions]))
 
     async def register(self, request: Request, region: RegionName = "") -> Response:
         """Register a region, whose name the path must have."""

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from app.core.encoding import to_msgpack
 from app.core.errors import InferError, shortened
 from app.core.inference import Call, Sink
 from app.core.observability.live_settings import LiveChange, LiveSettings
@@ -116,7 +117,7 @@ class Observer:
         if self._configure is None:
             self.apply(changed)
         elif any((change.log, *change.trace.values())):
-            await self._configure(msgspec.msgpack.encode(change), msgspec.msgpack.encode(self.live))
+            await self._configure(to_msgpack(change), to_msgpack(self.live))
 
     def close(self) -> None:
         """Save all traces; blocks until they are on disk."""

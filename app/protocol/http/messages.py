@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.config.json import config_to_json
+from app.core.encoding import to_json
 from app.core.rollout.status import RolloutStatus
 from app.protocol.rollout import status_fields
 
@@ -26,14 +26,14 @@ _BATCH_DURATIONS = ("compute_input", "compute_infer", "compute_output")
 
 def encode_server_metadata(metadata: pb.ServerMetadataResponse) -> bytes:
     """Return the body of `GET /v2`."""
-    return msgspec.json.encode(
+    return to_json(
         {"name": metadata.name, "version": metadata.version, "extensions": list(metadata.extensions)}
     )
 
 
 def encode_model_metadata(metadata: pb.ModelMetadataResponse) -> bytes:
     """Return the body of `GET /v2/models/<model>`."""
-    return msgspec.json.encode(
+    return to_json(
         {
             "name": metadata.name,
             "versions": list(metadata.versions),
@@ -50,17 +50,17 @@ def _tensor(entry: pb.ModelMetadataResponse.TensorMetadata) -> dict[str, Any]:
 
 def encode_rollout(status: RolloutStatus) -> bytes:
     """Return the body of `GET /v2/models/<model>/rollout`."""
-    return msgspec.json.encode(status_fields(status))
+    return to_json(status_fields(status))
 
 
 def encode_config(config: mc.ModelConfig) -> bytes:
     """Return the body of `GET /v2/models/<model>/config`."""
-    return msgspec.json.encode(config_to_json(config))
+    return to_json(config_to_json(config))
 
 
 def encode_statistics(statistics: pb.ModelStatisticsResponse) -> bytes:
     """Return the body of `GET /v2/models/stats`."""
-    return msgspec.json.encode({"model_stats": [_model_stats(entry) for entry in statistics.model_stats]})
+    return to_json({"model_stats": [_model_stats(entry) for entry in statistics.model_stats]})
 
 
 def _model_stats(entry: pb.ModelStatistics) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _durations(message: Any, names: tuple[str, ...]) -> dict[str, dict[str, int]
 
 def encode_repository_index(index: pb.RepositoryIndexResponse) -> bytes:
     """Return the body of `POST /v2/repository/index`: a bare array, empty fields left out."""
-    return msgspec.json.encode([_index_entry(entry) for entry in index.models])
+    return to_json([_index_entry(entry) for entry in index.models])
 
 
 def _index_entry(entry: pb.RepositoryIndexResponse.ModelIndex) -> dict[str, str]:

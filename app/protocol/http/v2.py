@@ -12,6 +12,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.datatypes import BY_CONFIG_NAME
+from app.core.encoding import to_json
 from app.core.errors import InferError, invalid_arg
 from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
 from app.protocol.classification import ModelLabels, classify_output
@@ -283,8 +284,5 @@ def _document(
 
 
 def encode_error(message: str) -> bytes:
-    """Return an error body, `{"error":"..."}`; characters that cannot be encoded are replaced."""
-    try:
-        return _encode({"error": message})
-    except UnicodeEncodeError:
-        return _encode({"error": message.encode("utf-8", "replace").decode()})
+    """Return an error body, `{"error":"..."}`; what cannot be encoded is escaped."""
+    return to_json({"error": message})

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
+from app.core.encoding import to_json
 from app.core.errors import InferError, invalid_arg, unavailable, unsupported
 from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.protocol.http import strict_json
@@ -17,7 +18,7 @@ _FILE_TEXT: Final = "log file location can not be updated through network protoc
 
 def encode_http(config: LogConfig) -> bytes:
     """Return the JSON response of `/v2/logging`."""
-    return msgspec.json.encode(config)
+    return to_json(config)
 
 
 def decode_http(document: Any) -> dict[str, Any]:

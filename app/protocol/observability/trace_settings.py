@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
+from app.core.encoding import to_json
 from app.core.errors import internal, invalid_arg, unsupported
 from app.core.observability.trace_settings import LEVELS, OFF, TraceSetting
 from app.protocol.http import strict_json
@@ -20,7 +20,7 @@ _NUMBERS: Final[Mapping[str, tuple[str, int, int]]] = {
 
 def encode_http(setting: TraceSetting) -> bytes:
     """Return the JSON response of `/v2/.../trace/setting`."""
-    return msgspec.json.encode(_values(setting))
+    return to_json(_values(setting))
 
 
 def decode_http(document: Any) -> dict[str, Any]:

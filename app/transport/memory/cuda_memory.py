@@ -82,7 +82,7 @@ def _opened(place: RegionSlice) -> Iterator[int]:
 
 def _check(region: str, status: int) -> None:
     if status:
-        text = _runtime(region).cudaGetErrorString(status).decode()
+        text = _runtime(region).cudaGetErrorString(status).decode(errors="replace")
         raise internal(f"CUDA shared memory region '{region}': {text}")
 
 

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from app.core.encoding import to_msgpack
 from app.core.errors import Failure
 from app.transport.memory.lending import Offer
 from app.transport.protocol import ProtocolError
@@ -19,7 +20,6 @@ class _WireControl(msgspec.Struct, array_like=True):
     argument: Any = None
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode
 _decode_control = msgspec.msgpack.Decoder(_WireControl).decode
 _decode_any = msgspec.msgpack.Decoder().decode
@@ -29,7 +29,7 @@ _decode_offsets = msgspec.msgpack.Decoder(list[int]).decode
 
 def encode_release(offsets: list[int]) -> bytes:
     """Encode the meta of a RELEASE frame."""
-    return _encode(offsets)
+    return to_msgpack(offsets)
 
 
 def decode_release(frame: Frame) -> list[int]:
@@ -47,7 +47,7 @@ def encode_control(verb: str, argument: Any) -> bytes:
     Raises:
         TypeError: the argument has no msgpack encoding.
     """
-    return _encode((verb, argument))
+    return to_msgpack((verb, argument))
 
 
 def decode_control(frame: Frame) -> tuple[str, Any]:
@@ -62,12 +62,12 @@ def decode_control(frame: Frame) -> tuple[str, Any]:
 
 def encode_value(value: Any) -> bytes:
     """Encode the meta of a successful CONTROL_REPLY."""
-    return _encode(value)
+    return to_msgpack(value)
 
 
 def encode_failure(failure: Failure) -> bytes:
     """Encode the meta of a failed CONTROL_REPLY."""
-    return _encode(failure)
+    return to_msgpack(failure)
 
 
 def decode_value(frame: Frame) -> Any:
@@ -90,7 +90,7 @@ def decode_failure(frame: Frame) -> Failure:
 
 def encode_offer(offer: Offer) -> bytes:
     """Encode the meta of an OFFER."""
-    return _encode(offer)
+    return to_msgpack(offer)
 
 
 def decode_offer(frame: Frame) -> Offer:

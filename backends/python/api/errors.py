@@ -4,7 +4,8 @@ import traceback
 from types import TracebackType
 from typing import Final
 
-from app.core.errors import TRITON_CODES, ErrorCode, Failure, FailureReason, InferError, internal
+from app.core.errors import TRITON_CODES, ErrorCode, Failure, FailureReason, InferError, internal, text_of
+from backends.python.api.text import as_text
 
 
 class TritonError:
@@ -21,10 +22,10 @@ class TritonError:
 
     __slots__ = ("_code", "_message")
 
-    def __init__(self, message: str, code: int = INTERNAL) -> None:
+    def __init__(self, message: str | bytes, code: int = INTERNAL) -> None:
         if not 0 <= code < len(TRITON_CODES):
             raise ValueError(f"unknown error code {code}")
-        self._message = message
+        self._message = as_text(message)
         self._code = code
 
     @classmethod
@@ -90,8 +91,8 @@ def describe(error: BaseException, skip: str) -> str:
         skip: frames of files under this folder (ours) are left out.
     """
     if isinstance(error, ContractError):
-        return str(error)
-    lines = [f"{type(error).__name__}: {error}", "", "At:", *_frames(error.__traceback__, skip)]
+        return text_of(error)
+    lines = [f"{type(error).__name__}: {text_of(error)}", "", "At:", *_frames(error.__traceback__, skip)]
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from backends.python.api.errors import TritonModelException
+from backends.python.api.text import as_text
 
 KINDS: Final = ("counter", "gauge", "histogram")
 MAX_METRICS: Final = 4096
@@ -133,7 +134,7 @@ class MetricFamily:
             family = _families.get(name)
             if family is None:
                 _check_room("MetricFamily", len(_families))
-                family = _families[name] = _Family(name, description, kind)
+                family = _families[name] = _Family(name, as_text(description), kind)
         if family.kind != kind:
             raise TritonModelException(
                 "Error when creating MetricFamily: Family name already exists with different type"
@@ -207,7 +208,7 @@ def _checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
             )
         if not _LABEL.fullmatch(name):
             raise TritonModelException("Error when creating Metric: Invalid label name")
-    return dict(labels)
+    return {name: as_text(value) for name, value in labels.items()}
 
 
 def _check_room(what: str, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from app.core.errors import encodable
 from app.core.tensors import Parameters, ParameterValue
 from backends.python.api.errors import TritonModelException
 
@@ -39,7 +40,13 @@ def checked_response(parameters: Any) -> Parameters:
 def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
-    return name
+    return _text("keys", name)
+
+
+def _text(what: str, text: str) -> str:
+    if encodable(text) != text:
+        raise TritonModelException(f"Expect parameters {what} that UTF-8 can encode, found {text!r}")
+    return text
 
 
 def _value(value: Any) -> ParameterValue:
@@ -48,7 +55,7 @@ def _value(value: Any) -> ParameterValue:
     for kind, plain in _PLAIN.items():
         if isinstance(value, kind):
             made: ParameterValue = plain(value)
-            return made
+            return _text("values", made) if isinstance(made, str) else made
     raise _wrong_kind(value)
 
 

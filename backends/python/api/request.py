@@ -101,7 +101,7 @@ class InferenceRequest:
             raise TritonModelException("Correlation ID must be integer or string")
         self._inputs: list[Tensor] | None = list(inputs)
         self._request_id = request_id
-        self._correlation_id = correlation_id
+        self._correlation_id = as_text(correlation_id) if isinstance(correlation_id, str) else correlation_id
         self._requested = set(map(as_text, requested_output_names))
         self._target = (model_name, model_version)
         self._flags = flags

@@ -379,3 +379,19 @@ def test_port_in_use_is_refused_unless_reuse_is_allowed(service: str) -> None:
     assert str(refused.value) == (
         f"failed to start {service.upper()} service: Unavailable - Socket '127.0.0.1:{port}' already in use"
     )
+
+
+def test_text_that_the_terminal_cannot_show_ends_no_command(tmp_path: Path) -> None:
+    (tmp_path / "café" / "1").mkdir(parents=True)
+    (tmp_path / "café" / "config.pbtxt").write_text('backend: "identity"')
+    command = [sys.executable, "-m", "nereid", "check", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "caf\\xe9" in done.stdout
+    assert "Traceback" not in done.stderr

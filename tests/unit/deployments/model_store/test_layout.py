@@ -1,5 +1,6 @@
 """Models and versions found in a repository, and links and names that are refused."""
 
+import os
 import re
 from pathlib import Path
 
@@ -138,6 +139,14 @@ def test_unsafe_name_of_a_directory_is_a_reason_not_to_serve_it(repository: Path
     add(repository, "model!test", {"1/model.py": ""})
     [entry] = find({repository: ""}, "model!test")
     assert entry.reason.endswith(UNSAFE) and not entry.versions
+
+
+def test_directory_whose_name_is_not_utf8_is_listed_by_a_name_that_is(repository: Path) -> None:
+    os.makedirs(os.fsencode(repository) + b"/caf\xe9/1")
+    [entry] = scan({repository: ""}).values()
+    assert entry.name == "caf\\udce9" and not entry.versions
+    assert entry.reason == "invalid model name 'caf\\udce9', model name must be UTF-8"
+    assert find({repository: ""}, entry.name) == [entry]
 
 
 @pytest.mark.parametrize(
