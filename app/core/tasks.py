@@ -1,8 +1,16 @@
-"""Tasks in the background of an object."""
+"""Tasks in the background of an object, and work that an event loop leaves to a thread."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+Result = TypeVar("Result")
+_HEAVY: Final = 64 << 10
+
+
+async def by_size(size: int, work: Callable[..., Result], *arguments: Any) -> Result:
+    """Return what work on so many bytes returns; it is done in a thread where they are many."""
+    return await asyncio.to_thread(work, *arguments) if size > _HEAVY else work(*arguments)
 
 
 class Tasks(set[asyncio.Task[Any]]):

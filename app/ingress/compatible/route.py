@@ -2,16 +2,12 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import Final
 
 from app.core.errors import internal
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.http1.exchange import Exchange
 from app.ingress.rest.context import RouteContext
 from app.routing.table import VersionEntry
-
-HEAVY: Final = 64 << 10
-"""Bytes from which a body is decoded, or tensors are encoded, in a thread."""
 
 
 class TaskRoute(ABC):

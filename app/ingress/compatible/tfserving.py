@@ -1,6 +1,5 @@
 """TensorFlow Serving's REST API, also KServe's V1: status, metadata, `:predict`, `:classify`, `:regress`."""
 
-import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,9 +8,10 @@ from urllib.parse import unquote
 
 from app.core.encoding import to_json
 from app.core.errors import ErrorCode, InferError, unsupported
+from app.core.tasks import by_size
 from app.core.tensors import InferResponse
 from app.ingress.access.guard import Ask
-from app.ingress.compatible.route import HEAVY, TaskRoute
+from app.ingress.compatible.route import TaskRoute
 from app.ingress.http1.exchange import Exchange, Route
 from app.ingress.rest.context import RouteContext
 from app.protocol.http.http1 import RequestHead
@@ -100,16 +100,10 @@ class _PredictRoute(_ModelRoute):
         entry = await self._resolve()
         signature = signature_of(entry.model_config)
         decode = (self._model, str(entry.version), body, signature, self.context.max_input_size)
-        if len(body) > HEAVY:
-            predict = await asyncio.to_thread(decode_predict, *decode)
-        else:
-            predict = decode_predict(*decode)
+        predict = await by_size(len(body), decode_predict, *decode)
         response = await self.infer(exchange, entry, predict.request)
-        answer = (response, signature, predict.rows)
-        if sum(len(tensor.data) for tensor in response.outputs) > HEAVY:
-            encoded = await asyncio.to_thread(encode_predictions, *answer)
-        else:
-            encoded = encode_predictions(*answer)
+        size = sum(len(tensor.data) for tensor in response.outputs)
+        encoded = await by_size(size, encode_predictions, response, signature, predict.rows)
         exchange.respond(200, JSON_HEADERS, (encoded,))
 
 
@@ -117,11 +111,8 @@ class _ExamplesRoute(_ModelRoute, ABC):
     async def respond(self, exchange: Exchange, body: memoryview) -> None:
         entry = await self._resolve()
         signature = signature_of(entry.model_config)
-        decode = body, signature, self.context.max_input_size
-        if len(body) > HEAVY:
-            found = await asyncio.to_thread(examples.decode_examples, *decode)
-        else:
-            found = examples.decode_examples(*decode)
+        limit = self.context.max_input_size
+        found = await by_size(len(body), examples.decode_examples, body, signature, limit)
         wanted = self.outputs(signature)
         request = examples.examples_request(self._model, entry.version, found, signature, wanted)
         response = await self.infer(exchange, entry, request)

@@ -1,13 +1,13 @@
 """TorchServe's inference API, for models that `nereid migrate torchserve` has made."""
 
-import asyncio
 import re
 from typing import Final
 from urllib.parse import unquote
 
 from app.core.errors import ErrorCode, InferError
+from app.core.tasks import by_size
 from app.ingress.access.guard import Ask
-from app.ingress.compatible.route import HEAVY, TaskRoute
+from app.ingress.compatible.route import TaskRoute
 from app.ingress.http1.exchange import Exchange, Route
 from app.ingress.rest.context import RouteContext
 from app.protocol.http.http1 import RequestHead
@@ -75,8 +75,5 @@ class _PredictionsRoute(TaskRoute):
                 raise model_not_found(self._model, self._version) from None
             raise
         arguments = (self._model, str(entry.version), body, self._content_type, entry.model_config)
-        if len(body) > HEAVY:
-            request = await asyncio.to_thread(decode_prediction, *arguments)
-        else:
-            request = decode_prediction(*arguments)
+        request = await by_size(len(body), decode_prediction, *arguments)
         return encode_prediction(await self.infer(exchange, entry, request))

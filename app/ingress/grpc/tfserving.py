@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, unsupported
-from app.core.tasks import Tasks
+from app.core.tasks import Tasks, by_size
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.caller import GRANT
 from app.ingress.grpc.rpc import Method
@@ -63,9 +63,10 @@ class _Methods:
     async def predict(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(messages.PredictRequest, data)
         entry, signature = await self._signed(request.model_spec)
-        infer = messages.decode_predict(request, entry.version, signature, call.deadline)
-        response = await self._infer(entry, infer)
-        return messages.encode_predict(response, entry.version, signature)
+        decode = (request, entry.version, signature, call.deadline)
+        response = await self._infer(entry, await by_size(len(data), messages.decode_predict, *decode))
+        size = sum(len(tensor.data) for tensor in response.outputs)
+        return await by_size(size, messages.encode_predict, response, entry.version, signature)
 
     async def classify(self, call: UnaryCall, data: bytes) -> Any:
         request = _parsed(examples.ClassificationRequest, data)

@@ -14,17 +14,20 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from app.core.datatypes import pack_bytes
 from app.core.errors import invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.protocol.tfserving.messages import message_class
 from app.protocol.tfserving.rest import model_array, read_document
-from app.protocol.tfserving.signature import Signature
+from app.protocol.tfserving.signature import Signature, client_shape
 
 ClassificationRequest: Final = message_class("ClassificationRequest")
 RegressionRequest: Final = message_class("RegressionRequest")
 
 _INPUT: Final = "inputs"
 _CLASSES, _SCORES, _VALUES = "classes", "scores", "outputs"
+_MAX_CONTEXTS: Final = 16 << 20
+"""Bytes that the features common to all examples of a request may take."""
 _MAX_FLOAT: Final = float(np.finfo(np.float32).max)
 
 
@@ -55,7 +58,18 @@ def decode_examples(body: bytes | memoryview, signature: Signature, limit: int) 
         raise invalid_arg("Expecting 'examples' value to be an list/array")
     if not examples:
         raise invalid_arg("'examples' value is an empty array")
-    return [context + _example(each) for each in examples]  # which is the merged message
+    return _merged(context, [_example(each) for each in examples])
+
+
+def _merged(context: bytes, examples: list[bytes]) -> list[bytes]:
+    """Return examples with their common features."""
+    size = len(context) * len(examples)
+    if size > _MAX_CONTEXTS:
+        raise invalid_arg(
+            f"a context of {len(context)} bytes for each of {len(examples)} examples is {size} bytes, "
+            f"which exceeds the maximum of {_MAX_CONTEXTS}"
+        )
+    return [context + each for each in examples]  # which is the merged message
 
 
 def _example(value: Any) -> bytes:
@@ -64,7 +78,10 @@ def _example(value: Any) -> bytes:
     example = message_class("Example")()
     example.features.SetInParent()
     for name, content in value.items():
-        feature = example.features.feature[name]
+        try:
+            feature = example.features.feature[name]
+        except UnicodeEncodeError:
+            raise invalid_arg("JSON Parse error: The surrogate pair in string is invalid.") from None
         for each in content if isinstance(content, list) else [content]:
             _add(feature, name, each)
     return bytes(example.SerializeToString(deterministic=True))
@@ -120,7 +137,7 @@ def examples_of(message: Any, signature: Signature) -> list[bytes]:
 def input_examples(given: Any) -> list[bytes]:
     """Return the examples of an Input; raise `InferError` for one without."""
     with_context = given.example_list_with_context
-    found = [with_context.context + each for each in with_context.examples]
+    found = _merged(with_context.context, list(with_context.examples))
     found = found or list(given.example_list.examples)
     if not found:
         raise invalid_arg("Input is empty.")
@@ -158,13 +175,8 @@ def examples_request(
     spec = signature.inputs.get(_INPUT)
     if spec is None or spec.datatype != "BYTES":
         raise invalid_arg(f"the model has no input '{_INPUT}' of strings, which takes serialised examples")
-    array = np.empty(len(examples), dtype=object)
-    array[:] = examples
-    try:
-        array = array.reshape(spec.client_shape(array.shape))
-    except ValueError:
-        pass  # another rank, which the check of the request names
-    tensors = (Tensor.from_array(spec.name, array, "BYTES"),)
+    shape = client_shape(spec, (len(examples),))
+    tensors = (Tensor(spec.name, "BYTES", shape, pack_bytes(examples)),)
     wanted = tuple(RequestedOutput(name) for name in outputs)
     return InferRequest(model, str(version), tensors, outputs=wanted, deadline=deadline)
 

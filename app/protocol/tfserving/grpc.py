@@ -1,6 +1,6 @@
 """TensorFlow Serving's gRPC messages to requests, responses to messages."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -9,11 +9,14 @@ import numpy.typing as npt
 
 from app.core.config.model_config import TensorSpec
 from app.core.datatypes import DATATYPES as TYPES
+from app.core.datatypes import pack_bytes
 from app.core.errors import invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.protocol.http.json_tensors import MAX_ELEMENT_COUNT, MAX_RANK
+from app.protocol.http.request_template import check_entries
 from app.protocol.tfserving.messages import DATATYPES, NUMBERS, STATES, message_class
 from app.protocol.tfserving.rest import model_array
-from app.protocol.tfserving.signature import DTYPES, Signature
+from app.protocol.tfserving.signature import DTYPES, Signature, client_shape
 
 PREDICTION_SERVICE: Final = "tensorflow.serving.PredictionService"
 MODEL_SERVICE: Final = "tensorflow.serving.ModelService"
@@ -31,8 +34,10 @@ _FIELDS: Final = {
 """The field of a TensorProto with the values of a data type."""
 _PACKED: Final = {"FP32": b"\x2a", "FP64": b"\x32"}
 """Tags of the fields whose values are packed as they lie in memory."""
-_MAX_EXPANDED: Final = 64 << 20
-"""Bytes of a tensor of which fewer values are sent than its shape has, the last one standing for the rest."""
+_MAX_EXPANDED: Final = 16 << 20
+"""Bytes of a request's values that are not sent, for which the last one of a tensor stands."""
+_MAX_ITEMSIZE: Final = 8
+"""Bytes of an element of an array, which takes them even for the sizes beside a 0."""
 _UNKNOWN: Final = 2
 """The code of a failed load, in tensorflow.error.Code."""
 
@@ -48,8 +53,10 @@ def decode_predict(message: Any, version: int, signature: Signature, deadline: f
     if not required <= set(message.inputs) <= set(signature.inputs):
         expected, given = ",".join(sorted(signature.inputs)), ",".join(sorted(message.inputs))
         raise invalid_arg(f"input size does not match signature: expected {{{expected}}}. Got {{{given}}}.")
+    check_entries(len(message.inputs), len(message.output_filter), 0)
+    limit = _MAX_EXPANDED // max(len(message.inputs), 1)
     tensors = tuple(
-        _tensor(spec, message.inputs[name])
+        _tensor(spec, message.inputs[name], limit)
         for name, spec in signature.inputs.items()
         if name in message.inputs
     )
@@ -58,43 +65,54 @@ def decode_predict(message: Any, version: int, signature: Signature, deadline: f
     return InferRequest(model, str(version), tensors, outputs=outputs, deadline=deadline)
 
 
-def _tensor(spec: TensorSpec, message: Any) -> Tensor:
+def _tensor(spec: TensorSpec, message: Any, limit: int) -> Tensor:
+    """Return an input, of which `limit` bytes may stand for values that are not there."""
     datatype = DATATYPES.get(message.dtype)
     if datatype != spec.datatype:
         wanted = DTYPES[spec.datatype]
         raise invalid_arg(f"input '{spec.name}' has another data type than {wanted}")
-    shape = tuple(dim.size for dim in message.tensor_shape.dim)
-    if min(shape, default=0) < 0 or message.tensor_shape.unknown_rank:
-        raise invalid_arg(f"input '{spec.name}' has no valid shape")
-    array = _array(spec, message, prod(shape)).reshape(shape)
-    try:
-        array = array.reshape(spec.client_shape(shape))
-    except ValueError:
-        pass  # another rank, which the check of the request names
-    return Tensor.from_array(spec.name, array, spec.datatype)
+    shape = _shape(spec.name, message.tensor_shape)
+    return Tensor(
+        spec.name, spec.datatype, client_shape(spec, shape), _data(spec, message, prod(shape), limit)
+    )
 
 
-def _array(spec: TensorSpec, message: Any, count: int) -> npt.NDArray[Any]:
+def _shape(name: str, message: Any) -> tuple[int, ...]:
+    """Return a shape that an array can have."""
+    sizes = [dim.size for dim in message.dim[: MAX_RANK + 1]]
+    taken = prod([max(size, 1) for size in sizes]) * _MAX_ITEMSIZE
+    if (
+        message.unknown_rank
+        or len(sizes) > MAX_RANK
+        or min(sizes, default=0) < 0
+        or taken > MAX_ELEMENT_COUNT
+    ):
+        raise invalid_arg(f"input '{name}' has no valid shape")
+    return tuple(sizes)
+
+
+def _data(spec: TensorSpec, message: Any, count: int, limit: int) -> bytes:
     dtype = TYPES[spec.datatype].dtype
-    content = message.tensor_content
+    content: bytes = message.tensor_content
     if content and spec.datatype != "BYTES":
         if len(content) != count * dtype.itemsize:
             raise invalid_arg(f"input '{spec.name}' has {len(content)} bytes, which does not fit its shape")
-        return np.frombuffer(content, dtype)
+        return content
     values = getattr(message, _FIELDS[spec.datatype])
-    if len(values) > count or (len(values) < count and count * max(dtype.itemsize, 16) > _MAX_EXPANDED):
+    missing = count - len(values)
+    last = _packed(spec.datatype, values[-1:] or [b"" if spec.datatype == "BYTES" else 0])
+    if missing < 0 or missing * len(last) > limit:
         raise invalid_arg(f"input '{spec.name}' has {len(values)} values, which does not fit its shape")
-    if spec.datatype == "BYTES":
-        given = np.empty(len(values), dtype=object)
-        given[:] = list(values)
-    elif _FIELDS[spec.datatype] == "half_val":
-        given = np.array(values, np.int64).astype(np.uint16).view(dtype)
-    else:
-        given = np.array(values).astype(dtype)
-    if len(given) == count:
-        return given
-    last = given[-1:] if len(given) else np.array([b"" if spec.datatype == "BYTES" else 0], dtype)
-    return np.concatenate([given, np.repeat(last, count - len(given))])
+    return _packed(spec.datatype, values) + last * missing
+
+
+def _packed(datatype: str, values: Sequence[Any]) -> bytes:
+    if datatype == "BYTES":
+        return pack_bytes(values)
+    dtype = TYPES[datatype].dtype
+    if _FIELDS[datatype] == "half_val":
+        return np.array(values, np.int64).astype(np.uint16).tobytes()
+    return np.array(values).astype(dtype).tobytes()
 
 
 def encode_predict(response: InferResponse, version: int, signature: Signature) -> Any:

@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,17 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.config.model_config import TensorSpec
-from app.core.datatypes import DATATYPES
+from app.core.datatypes import DATATYPES, pack_bytes
 from app.core.errors import InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.protocol.http.json_tensors import MAX_RANK
 from app.protocol.http.v2 import json_too_large
-from app.protocol.tfserving.signature import Signature
+from app.protocol.tfserving.signature import Signature, client_shape
 
 _B64: Final = "b64"
 _BYTES_SUFFIX: Final = "_bytes"
 """End of the names of outputs whose strings are bytes, which are written in base64."""
-_ACCEPTED: Final = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
-"""The kinds of numpy arrays made of JSON that a kind of tensor accepts."""
+_ACCEPTED: Final[dict[str, set[type]]] = {"f": {float, int}, "i": {int}, "u": {int}, "b": {bool}}
+"""What a kind of tensor accepts of JSON."""
 
 
 class Predict(NamedTuple):
@@ -149,50 +151,47 @@ def _is_object(value: Any) -> bool:
 
 
 def _tensor(spec: TensorSpec, value: Any) -> Tensor:
-    array = _strings(spec, value) if spec.datatype == "BYTES" else _numbers(spec, value)
-    try:
-        shape = spec.client_shape(array.shape)
-    except ValueError:
-        shape = array.shape  # another rank, which the check of the request names
-    return Tensor.from_array(spec.name, array.reshape(shape), spec.datatype)
+    shape, leaves = _leaves(spec.name, value)
+    pack = _pack_strings if spec.datatype == "BYTES" else _pack_numbers
+    return Tensor(spec.name, spec.datatype, client_shape(spec, shape), pack(spec, leaves))
 
 
-def _numbers(spec: TensorSpec, value: Any) -> npt.NDArray[Any]:
+def _leaves(name: str, value: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape of nested lists, and what is in them, in time linear in its number."""
+    shape: list[int] = []
+    level = [value]
+    while True:
+        kinds = set(map(type, level))
+        if list not in kinds:
+            return tuple(shape), level
+        sizes = {len(item) for item in level} if len(kinds) == 1 else set()
+        if len(sizes) != 1:
+            raise invalid_arg(f"input '{name}': Encountered list at unexpected size")
+        if len(shape) == MAX_RANK:
+            raise invalid_arg(f"input '{name}': Encountered list at unexpected level: {len(shape)}")
+        shape.append(sizes.pop())
+        level = list(chain.from_iterable(level))
+
+
+def _pack_numbers(spec: TensorSpec, leaves: list[Any]) -> bytes:
     dtype = DATATYPES[spec.datatype].dtype
     if spec.datatype == "BF16":
         raise invalid_arg(f"Conversion of JSON Value to type: bfloat16 of input '{spec.name}'")
     try:
-        array = np.array(value)
-    except (ValueError, RecursionError):
-        raise invalid_arg(f"input '{spec.name}': Encountered list at unexpected size") from None
-    if array.dtype.kind not in _ACCEPTED[dtype.kind] and array.size:
-        raise invalid_arg(f"JSON Value of input '{spec.name}' is not of expected type: {dtype.name}")
-    with np.errstate(over="ignore"):
-        converted = array.astype(dtype)
-    if dtype.kind in "iu" and not np.array_equal(converted, array):
-        raise invalid_arg(f"JSON Value of input '{spec.name}' is not of expected type: {dtype.name}")
-    return converted
+        # By their kinds first: what numpy makes of others may take any memory.
+        if not set(map(type, leaves)) <= _ACCEPTED[dtype.kind]:
+            raise OverflowError
+        if dtype.kind != "f":
+            return np.array(leaves, dtype).tobytes()
+        with np.errstate(over="ignore"):
+            return np.array(leaves, np.float64).astype(dtype).tobytes()
+    except OverflowError:
+        text = f"JSON Value of input '{spec.name}' is not of expected type: {dtype.name}"
+        raise invalid_arg(text) from None
 
 
-def _strings(spec: TensorSpec, value: Any) -> npt.NDArray[Any]:
-    leaves: list[bytes] = []
-    shape = _collect(spec.name, value, leaves, 0)
-    array = np.empty(len(leaves), dtype=object)
-    array[:] = leaves
-    return array.reshape(shape)
-
-
-def _collect(name: str, value: Any, leaves: list[bytes], level: int) -> tuple[int, ...]:
-    """Add the strings of a value to `leaves`; return its shape."""
-    if level > 64:
-        raise invalid_arg(f"input '{name}': Encountered list at unexpected level: {level}")
-    if not isinstance(value, list):
-        leaves.append(_string(name, value))
-        return ()
-    shapes = {_collect(name, item, leaves, level + 1) for item in value}
-    if len(shapes) > 1:
-        raise invalid_arg(f"input '{name}': Encountered list at unexpected size")
-    return (len(value), *(shapes.pop() if shapes else ()))
+def _pack_strings(spec: TensorSpec, leaves: list[Any]) -> bytes:
+    return pack_bytes([_string(spec.name, leaf) for leaf in leaves])
 
 
 def _string(name: str, value: Any) -> bytes:

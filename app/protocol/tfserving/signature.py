@@ -1,6 +1,7 @@
 """A model as TensorFlow Serving describes it: the signature that its configuration stands for, its labels."""
 
 import json
+from math import prod
 from typing import Final, NamedTuple
 
 import msgspec
@@ -60,6 +61,15 @@ def signature_of(config: mc.ModelConfig) -> Signature:
     inputs = {spec.name: spec for spec in input_specs(config)}
     outputs = {spec.name: spec for spec in output_specs(config)}
     return Signature(name or DEFAULT, inputs, outputs, _aliases(config))
+
+
+def client_shape(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Convert a shape of the model behind the configuration, or leave it to the check of the request."""
+    try:
+        converted = spec.client_shape(shape)
+    except ValueError:
+        return shape
+    return converted if prod(converted) == prod(shape) else shape
 
 
 def _aliases(config: mc.ModelConfig) -> frozenset[str]:
