@@ -6,6 +6,7 @@ from typing import Final
 
 from app.core.errors import invalid_arg
 from backends.base import Model
+from backends.parameters import library_path
 
 _EXTENSIONS: Final = "extension-directory"
 
@@ -19,11 +20,9 @@ def operation_libraries(model: Model, backend: str) -> Iterator[Path]:
     Raises:
         InferError: INVALID_ARG for a library elsewhere.
     """
-    allowed = model.backend_config.get(_EXTENSIONS)
-    places = [model.directory, *([Path(allowed)] if allowed else [])]
     for name in model.config.model_operations.op_library_filename:
-        path = (model.version_directory / name).resolve()
-        if not any(path.is_relative_to(place.resolve()) for place in places):
+        path = library_path(model, name, _EXTENSIONS)
+        if path is None:
             raise invalid_arg(
                 f"'op_library_filename' of model '{model.name}' names '{name}', outside the"
                 f" model's directory: --backend-config={backend},{_EXTENSIONS}=DIRECTORY"

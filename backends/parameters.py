@@ -1,6 +1,9 @@
 """Typed reading of the `parameters` of a configuration, which are all strings."""
 
+from pathlib import Path
+
 from app.core.errors import invalid_arg
+from app.core.paths import path_inside
 from backends.base import Model
 
 
@@ -47,3 +50,16 @@ def parse_boolean(key: str, value: str) -> bool:
     if lowered in ("0", "false", "off"):
         return False
     raise invalid_arg(f"parameter '{key}': failed to convert '{value}' to boolean")
+
+
+def library_path(model: Model, name: str, setting: str) -> Path | None:
+    """Return the path of a library that a configuration names; None where it may not be loaded from.
+
+    Args:
+        model: in whose directory it may be.
+        name: relative to the version's directory, or absolute.
+        setting: of the backend: the directory below which libraries for all models are.
+    """
+    shared = model.backend_config.get(setting)
+    found = path_inside(model.directory, name, model.version_text)
+    return path_inside(Path(shared), str(model.version_directory / name)) if shared and not found else found

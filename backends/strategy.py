@@ -22,7 +22,7 @@ class as `TritonBatchStrategy`:
 
 The file is the one that the parameter TRITON_BATCH_STRATEGY_PATH names (absolute, or relative to the model's
 directory), else the first `batchstrategy.so` or `batchstrategy.py` in the version's, the model's and the
-backend's directory. With links resolved, it must lie inside the model repository or the backend directory. A
+backend's directory. By its name it must lie inside the model repository or the backend directory. A
 library of Triton's (`.so`) is used as it is, by `backends/cpp/strategy.py`.
 """
 
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+from app.core.paths import path_inside
 from backends.base import Model, Request
 
 logger = logging.getLogger(__name__)
@@ -94,8 +95,9 @@ def _path(model: Model, backend_directory: Path | None) -> Path | None:
     path = model.directory / named if named else next(_present(model, backend_directory), None)
     if path is None:
         return None
-    path = path.resolve()
-    if not any(path.is_relative_to(root.resolve()) for root in roots):
+    inside = [path_inside(root, str(path)) for root in roots]
+    path = next(filter(None, inside), None)
+    if path is None:
         raise invalid_arg(
             f"batching strategy of model '{model.name}' is outside the model repository: {named or path}"
         )

@@ -1,6 +1,5 @@
 """Loads models again when their files change, and tells what has become of each."""
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Final, NamedTuple
 
 from app.engine.engine import Engine
 from app.engine.repository import Applied
+from deployments.model_store.fingerprint import files_of as files_below
 
 POLL_S: Final = 0.25
 """Time between looks at the files; a change is applied when it was found twice as it is."""
@@ -66,16 +66,7 @@ class Watch:
 
 def files_of(directory: Path) -> Files:
     """Return the files of a model."""
-    found = {}
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            path = Path(folder, name)
-            try:
-                status = path.stat()
-            except OSError:  # removed meanwhile
-                continue
-            found[str(path.relative_to(directory))] = (status.st_mtime_ns, status.st_size)
-    return found
+    return {path: (modified_ns, size) for path, modified_ns, size in files_below(directory)}
 
 
 def changed(before: Files, after: Files) -> list[str]:

@@ -1,6 +1,7 @@
 """Locations of model repositories: local directories, and clouds whose package is installed."""
 
 import os
+import stat
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -55,18 +56,41 @@ def directories(paths: tuple[str, ...], label: str, must_exist: bool = True) -> 
     """
     if not paths:
         raise SettingsError(f"{label} must be specified")
+    found: dict[object, str] = {}
     for path in paths:
         if "://" in path:
             _check_remote(path, label)
-        elif must_exist and not Path(path).exists():
-            raise SettingsError(f"{label}: directory '{path}' does not exist")
-        elif must_exist and not Path(path).is_dir():
-            raise SettingsError(f"{label}: '{path}' is not a directory")
-        elif must_exist and _is_model(Path(path)):
-            raise SettingsError(f"{label}: '{path}' is a model, not a repository of models: name its parent")
-    return tuple(
-        dict.fromkeys(path.rstrip("/") if "://" in path else str(Path(path).resolve()) for path in paths)
+            found.setdefault(path.rstrip("/"), path.rstrip("/"))
+            continue
+        if must_exist and (fault := _fault(path)):
+            raise SettingsError(f"{label}: {fault}")
+        # As it is given, since a path through /proc/PID/root means another place once its links are resolved.
+        found.setdefault(_identity(path), str(Path(path).absolute()))
+    return tuple(found.values())
+
+
+def _fault(path: str) -> str:
+    """Return why a path is no repository; "" if it may be one."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return f"directory '{path}' does not exist"
+    except OSError as error:
+        return f"directory '{path}' cannot be opened: {error.strerror}"
+    if not stat.S_ISDIR(mode):
+        return f"'{path}' is not a directory"
+    return (
+        f"'{path}' is a model, not a repository of models: name its parent" if _is_model(Path(path)) else ""
     )
+
+
+def _identity(path: str) -> object:
+    """Return what is equal for two names of one directory."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return str(Path(path).absolute())
+    return status.st_dev, status.st_ino
 
 
 def _is_model(directory: Path) -> bool:

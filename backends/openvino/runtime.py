@@ -1,7 +1,6 @@
 """OpenVINO's runtime in this process, which serves one model."""
 
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 import openvino as ov
@@ -9,6 +8,7 @@ import openvino as ov
 from app.core.errors import InferError, internal, invalid_arg
 from backends.base import Model
 from backends.openvino.properties import Properties
+from backends.parameters import library_path
 
 _EXTENSIONS: Final = "extension-directory"
 
@@ -49,10 +49,8 @@ def load_extension(model: Model) -> None:
     name = model.parameter("CPU_EXTENSION_PATH")
     if not name:
         return
-    path = (model.version_directory / name).resolve()
-    allowed = model.backend_config.get(_EXTENSIONS)
-    places = [model.directory, *([Path(allowed)] if allowed else [])]
-    if not any(path.is_relative_to(place.resolve()) for place in places):
+    path = library_path(model, name, _EXTENSIONS)
+    if path is None:
         raise invalid_arg(
             f"the parameter 'CPU_EXTENSION_PATH' of model '{model.name}' names '{name}', outside the model's"
             f" directory: --backend-config=openvino,{_EXTENSIONS}=DIRECTORY allows libraries below another"

@@ -15,6 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from app.core.cpus import available_cpus
+from app.core.paths import path_inside
 
 Array = Any
 
@@ -23,13 +24,15 @@ def file_of(directory: str, name: str) -> str:
     """Return the path of a file in a version's directory.
 
     Raises:
-        TritonModelException: it is outside of the model's directory, perhaps by a link.
+        TritonModelException: its name leads out of the model's directory.
     """
-    root, path = os.path.realpath(os.path.dirname(directory)), os.path.join(directory, name)
-    if os.path.commonpath([root, os.path.realpath(path)]) != root:
-        model = os.path.basename(os.path.dirname(directory))
-        raise pb_utils.TritonModelException(f"'{path}' escapes the directory of model '{model}'")
-    return path
+    root, version = os.path.split(directory)
+    path = path_inside(root, name, version)
+    if path is None:
+        model = os.path.basename(root)
+        text = f"'{os.path.join(directory, name)}' escapes the directory of model '{model}'"
+        raise pb_utils.TritonModelException(text)
+    return str(path)
 
 
 class ArrayModel:

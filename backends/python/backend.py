@@ -101,15 +101,8 @@ def _completed(model: Model) -> dict[str, Any] | None:
 
 
 def _described(model: Model, instance: Instance | None = None) -> PythonInstance:
-    """Return the description by which the code of a model, or of one instance of it, is loaded.
-
-    Raises:
-        InferError: INVALID_ARG when the model's file is outside its directory.
-    """
+    """Return the description by which the code of a model, or of one instance of it, is loaded."""
     file = model.common_file or model.artifact("model.py").absolute()
-    # A symbolic link may lead out of the repository, whose files alone the server executes.
-    if not model.common_file and not file.resolve().is_relative_to(model.directory.resolve()):
-        raise invalid_arg(f"model file '{file.name}' escapes the directory of model '{model.name}'")
     config = json.dumps(config_to_json(model.config))
     about = (model.name, model.version_text, str(model.directory.absolute()), str(file), config)
     settings = model.backend_config if model.common_file else None

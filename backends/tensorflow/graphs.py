@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from app.core.errors import internal, invalid_arg
+from app.core.paths import path_inside
 from backends.base import Model
 from backends.declared import controls
 from backends.tensorflow.check import check_graph, check_signature, check_types
@@ -89,9 +90,9 @@ def _init_operations(model: Model) -> list[str]:
     name = model.parameter(_INIT_OPS)
     if not name:
         return []
-    path = model.version_directory / name
-    path = path if path.is_file() else model.directory / name
-    if not path.resolve().is_relative_to(model.directory.resolve()):
+    here = (model.version_directory / name).is_file()
+    path = path_inside(model.directory, name, model.version_text if here else "")
+    if path is None:
         raise invalid_arg(f"{_INIT_OPS} '{name}' escapes the directory of model '{model.name}'")
     try:
         operations = json.loads(path.read_bytes())["init_ops"]

@@ -9,6 +9,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from app.core.errors import internal, invalid_arg
+from app.core.paths import path_inside
 from backends.base import Model
 from backends.tensorflow.signature import TYPES, TfSignature, TfTensor, unsupported_type
 
@@ -93,10 +94,9 @@ def _check_assets(model: Model, directory: Path, meta_graph: Any) -> None:
     Raises:
         InferError: INVALID_ARG for one that is not.
     """
-    roots = [directory.resolve(), model.directory.resolve()]
     for name in _assets(meta_graph):
-        path = (directory / "assets" / name).resolve()
-        if not any(path.is_relative_to(root) for root in roots):
+        path = str(directory / "assets" / name)
+        if path_inside(directory, path) is None and path_inside(model.directory, path) is None:
             raise invalid_arg(f"asset '{name}' escapes the directory of model '{model.name}'")
 
 

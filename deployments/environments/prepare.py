@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
+from app.core.paths import path_inside
 from backends import ENVIRONMENT, SERVER, python_based_file
 from backends.base import Model
 from backends.frameworks import PACKAGED
@@ -95,8 +96,7 @@ def _declared(model: Model, declared: str, cache: NodeCache, cache_bytes: int) -
     path = Path(declared.replace(_DIRECTORY, str(model.directory.absolute())))
     if not path.is_absolute() or "\0" in declared or not path.exists():
         raise internal(f"Failed to get the canonical path for {path}.")
-    inside = path.resolve().is_relative_to(model.directory.resolve())
-    if _DIRECTORY in declared and not inside:
+    if _DIRECTORY in declared and path_inside(model.directory.absolute(), str(path)) is None:
         raise invalid_arg(f"{_PATH} '{declared}' escapes the directory of model '{model.name}'")
     if path.is_dir():
         return Environment(_interpreter(path))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.errors import invalid_arg
+from app.core.paths import path_inside
 
 _MAX_FILES: Final = 1000
 # pip's "Requirements File Format": a backslash joins lines, " #" begins a comment, ${NAME} is a variable of
@@ -32,21 +33,20 @@ def contents(requirements: Path, folder: Path) -> bytes:
     Raises:
         InferError: INVALID_ARG for a file outside of `folder`, or for too many files.
     """
-    root = folder.resolve()
     found: dict[Path, bytes] = {}
     waiting = [requirements]
     while waiting:
         path = waiting.pop(0)
-        known = path.resolve()
-        if known in found or not known.is_file():
+        if path in found or not path.is_file():
             continue
         if len(found) == _MAX_FILES:
             raise invalid_arg(f"'{requirements}' names more than {_MAX_FILES} files")
-        found[known] = path.read_bytes()
-        for name in _referenced(found[known]):
-            if not (path.parent / name).resolve().is_relative_to(root):
+        found[path] = path.read_bytes()
+        for name in _referenced(found[path]):
+            inside = path_inside(folder, str(path.parent / name))
+            if inside is None:
                 raise invalid_arg(f"'{path}' names '{name}', which is outside of '{folder}'")
-            waiting.append(path.parent / name)
+            waiting.append(inside)
     return b"".join(b"%d %b\n" % (len(content), content) for content in found.values())
 
 

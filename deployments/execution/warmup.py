@@ -14,6 +14,7 @@ from app.core.config.model_config import WILDCARD
 from app.core.config.request_check import RequestChecker
 from app.core.datatypes import BY_CONFIG_NAME, DataType
 from app.core.errors import InferError, internal, invalid_arg
+from app.core.paths import path_inside
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
 
@@ -122,9 +123,8 @@ def _random(datatype: DataType, count: int, size: int) -> bytes:
 
 
 def _file(directory: Path, file_name: str) -> bytes:
-    folder = (directory / "warmup").resolve()
-    path = (folder / file_name).resolve()
-    if not path.is_relative_to(folder):
+    path = path_inside(directory / "warmup", file_name)
+    if path is None:
         raise internal(f"warmup data file '{file_name}' is outside the warmup directory")
     try:
         return path.read_bytes()

@@ -1,7 +1,6 @@
 """Reads the model repositories into candidates for loading."""
 
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -19,7 +18,6 @@ from app.core.identifiers import name_of, namespace_of
 from app.core.observability.log import LogConfig
 from app.core.rollout.spec import RolloutSpec
 from app.routing.table import VersionEntry
-from app.settings.repositories import remote_scheme
 from app.settings.settings import ServerSettings
 from deployments.manager.planner import LoadPlan, plan_load
 from deployments.model_store import layout, model_files
@@ -27,7 +25,7 @@ from deployments.model_store.cache import private_root
 from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.fingerprint import fingerprint, version_fingerprint
 from deployments.model_store.layout import ModelEntry
-from deployments.model_store.mirror import Mirror
+from deployments.model_store.mirror import Mirrors, copies_directory
 from deployments.model_store.model_check import check_model, versions_of
 from deployments.model_store.overrides import Bundle
 from deployments.model_store.registered import RegisteredModels
@@ -182,14 +180,6 @@ def _same_replica(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
     return bool(copies[0] == copies[1])
 
 
-def cache_directory(settings: ServerSettings, url: str) -> Path:
-    """Return where nodes keep copies of a remote repository's models: our setting, else Triton's variable."""
-    remote = remote_scheme(url)
-    mount = os.environ.get(remote.mount_variable, "") if remote is not None else ""
-    parent = settings.model_store.cache_directory or mount
-    return Path(parent, f"nereid-{os.getuid()}") if parent else private_root() / "models"
-
-
 class Catalog:
     """Reads the repositories; every method blocks on the disk.
 
@@ -212,23 +202,29 @@ class Catalog:
         self._settings = settings
         self._manager = manager
         mirrors = private_root() / "mirrors"
-        self._mirrors = [Mirror(url, mirrors) for url in settings.repository.paths if "://" in url]
+        self._mirrors = Mirrors((url for url in settings.repository.paths if "://" in url), mirrors)
         local = {Path(path): path for path in settings.repository.paths if "://" not in path}
-        places = {**local, **{mirror.directory: mirror.url for mirror in self._mirrors}}
+        places = {**local, **self._mirrors.urls}
         self._namespaces = {
             directory: place if settings.repository.namespacing else "" for directory, place in places.items()
         }
         """The namespace of each repository, by its directory."""
         self.registered = registered or RegisteredModels()
         self._key = key
+        self._scanned = False
         self.overrides = overrides or ConfigOverrides()
         self.gpus: tuple[int, ...] = ()
         """The CUDA ordinals that KIND_AUTO and KIND_GPU may use."""
 
     def scan(self) -> dict[str, ModelEntry]:
         """Return the models of all repositories, by identifier."""
-        for mirror in self._mirrors:
-            mirror.refresh()
+        self._mirrors.refresh(self._namespaces)
+        if not self._scanned:
+            self._scanned = True
+            for path in layout.system_directories(self._namespaces):
+                logger.info(
+                    "'%s' is of the file system, and no model: it is left out", self._mirrors.shown(path)
+                )
         return layout.scan(self._namespaces)
 
     def add_repository(self, path: str) -> None:
@@ -237,12 +233,13 @@ class Catalog:
         Raises:
             InferError: ALREADY_EXISTS for one that is known, INVALID_ARG for a path that is no directory.
         """
-        if Path(path) in self._namespaces:
+        directory = Path(path).absolute()
+        if directory in self._namespaces:
             text = f"model repository '{path}' has already been registered"
             raise InferError(ErrorCode.ALREADY_EXISTS, text)
-        if not Path(path).is_dir():
+        if not directory.is_dir():
             raise invalid_arg(f"failed to register '{path}', repository not found")
-        self._namespaces[Path(path)] = path if self._settings.repository.namespacing else ""
+        self._namespaces[directory] = path if self._settings.repository.namespacing else ""
 
     def remove_repository(self, path: str) -> None:
         """Remove a repository, whose models are served on until they are unloaded.
@@ -250,7 +247,7 @@ class Catalog:
         Raises:
             InferError: NOT_FOUND for one that is not known.
         """
-        if self._namespaces.pop(Path(path), None) is None:
+        if self._namespaces.pop(Path(path).absolute(), None) is None:
             raise not_found(f"failed to unregister '{path}', repository not found")
 
     def identifiers(self, name: str) -> list[str]:
@@ -307,7 +304,7 @@ class Catalog:
             config = self._configuration(entry, override)
             policy = read_policy(entry)
         except InferError as error:
-            raise poll_failure(name, error) from error
+            raise poll_failure(name, InferError(error.code, self._mirrors.shown(error.message))) from error
         return self._candidate(entry, config, override or "", bundle)._replace(rollout=policy)
 
     def _entries(self, model: str) -> list[ModelEntry]:
@@ -324,9 +321,7 @@ class Catalog:
         return {**registered, **self._namespaces}
 
     def _find(self, places: Mapping[Path, str], name: str) -> list[ModelEntry]:
-        for mirror in self._mirrors:
-            if mirror.directory in places:
-                mirror.refresh(name)
+        self._mirrors.refresh(places, name)
         return self.registered.find(name, places) or layout.find(places, name)
 
     def _configuration(self, entry: ModelEntry, override: str | None) -> mc.ModelConfig:
@@ -343,7 +338,7 @@ class Catalog:
             versions = require_versions(entry.name, served_versions(config.version_policy, entry.versions))
         except InferError as error:
             text = f"load failed for model '{entry.identifier}': {error.message}. {versions_of(entry)}\n"
-            raise invalid_arg(text) from None
+            raise invalid_arg(self._mirrors.shown(text)) from None
         template = msgspec.structs.replace(
             self._template(entry, config),
             bundle=bundle.digest if bundle is not None else "",
@@ -360,7 +355,7 @@ class Catalog:
 
     def _template(self, entry: ModelEntry, config: mc.ModelConfig) -> ModelSpec:
         settings = self._settings
-        urls = [mirror.url for mirror in self._mirrors if mirror.directory == entry.repository]
+        url = self._mirrors.urls.get(entry.repository, "")
         return ModelSpec(
             name=entry.name,
             version=0,
@@ -383,8 +378,8 @@ class Catalog:
             transport=settings.cluster.transport,
             summaries=settings.metrics.config.summaries,
             histograms=settings.metrics.config.histograms,
-            origin=f"{urls[0]}/{entry.name}" if urls else "",
-            cache_directory=str(cache_directory(settings, urls[0])) if urls else "",
+            origin=f"{url}/{entry.name}" if url else "",
+            cache_directory=str(copies_directory(settings.model_store.cache_directory, url)) if url else "",
             cache_bytes=settings.model_store.cache_bytes,
             manager=self._manager,
             namespace=entry.namespace,

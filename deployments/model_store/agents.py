@@ -12,7 +12,7 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
-from deployments.model_store.layout import is_inside
+from app.core.paths import path_inside
 
 _CHECKSUM: Final = "checksum"
 _MD5: Final = "MD5:"
@@ -45,8 +45,8 @@ def _check_file(directory: Path, name: str, expected: str, version: int) -> None
     top = name.split("/", 1)[0]
     if top.isdecimal() and top != str(version):
         return
-    path = directory / name
-    if not is_inside(path, directory):
+    path = path_inside(directory, name)
+    if path is None:
         raise invalid_arg(f"file '{name}' of repo agent 'checksum' is outside the model's directory")
     try:
         with path.open("rb") as file:

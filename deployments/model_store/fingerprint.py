@@ -2,14 +2,20 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
+from pathlib import Path
+from stat import S_ISDIR
 
 from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ROLLOUT_FILE, ModelEntry
+
+_Identity = tuple[int, int]
+"""Device and inode of a directory."""
 
 
 def fingerprint(entry: ModelEntry) -> str:
     """Return a digest of every file of the model; it changes when a file is added, removed or written."""
-    return _digest(_files(entry))
+    return _digest(files_of(entry.directory))
 
 
 def version_fingerprint(entry: ModelEntry, version: int) -> str:
@@ -17,13 +23,13 @@ def version_fingerprint(entry: ModelEntry, version: int) -> str:
 
     If it is unchanged and `change_requires_reload` returns False, the loaded version may stay.
     """
-    return version_digest(_files(entry), version, entry.versions)
+    return version_digest(files_of(entry.directory), version, entry.versions)
 
 
 def version_bytes(entry: ModelEntry, version: int) -> int:
     """Return the size of the files that a version has or shares with others."""
     others = {str(other) for other in entry.versions if other != version}
-    return sum(size for path, _, size in _files(entry) if path.split("/", 1)[0] not in others)
+    return sum(size for path, _, size in files_of(entry.directory) if path.split("/", 1)[0] not in others)
 
 
 def version_digest(files: Iterable[tuple[str, int, int]], version: int, versions: Iterable[int]) -> str:
@@ -46,18 +52,39 @@ def _digest(files: Iterator[tuple[str, int, int]]) -> str:
     return digest.hexdigest()
 
 
-def _files(entry: ModelEntry) -> Iterator[tuple[str, int, int]]:
-    """Yield relative path, modification time (ns) and size; files that vanish meanwhile are left out."""
-    root = entry.directory.resolve()
-    # A version directory may be a link within the repository; other links could form a loop.
-    linked = [str(version) for version in entry.versions if (root / str(version)).is_symlink()]
-    tops = [("", root), *((f"{version}/", (root / version).resolve()) for version in linked)]
-    for prefix, top in tops:
-        for folder, _, names in os.walk(top):
-            for name in names:
-                path = os.path.join(folder, name)
-                try:
-                    status = os.stat(path)
-                except OSError:
-                    continue
-                yield prefix + os.path.relpath(path, top), status.st_mtime_ns, status.st_size
+def files_of(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield relative path, modification time (ns) and size; files that vanish meanwhile are left out.
+
+    Linked directories are followed, such as those of a Hugging Face cache, but none that has the link itself.
+    """
+    return _below(str(directory), "", frozenset(_parents(directory)))
+
+
+def _below(folder: str, prefix: str, around: frozenset[_Identity]) -> Iterator[tuple[str, int, int]]:
+    for entry in _entries(folder):
+        try:
+            status = os.stat(entry.path)
+        except OSError:
+            continue
+        if not S_ISDIR(status.st_mode):
+            yield prefix + entry.name, status.st_mtime_ns, status.st_size
+        elif (identity := (status.st_dev, status.st_ino)) not in around:
+            yield from _below(entry.path, f"{prefix}{entry.name}/", around | {identity})
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
+
+
+def _parents(directory: Path) -> Iterator[_Identity]:
+    """Yield the identities of a directory and of those above it, as far as they can be seen."""
+    above = str(directory)
+    last = (-1, -1)
+    with suppress(OSError):
+        while (status := os.stat(above)) and (identity := (status.st_dev, status.st_ino)) != last:
+            yield identity
+            last, above = identity, f"{above}/.."

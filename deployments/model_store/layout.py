@@ -1,12 +1,12 @@
 """Finds the models and versions of a model repository on a local path.
 
 `<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [rollout.yaml] [labels] <version>/<model file>`.
-Nothing is cached or written. A name that leads out of its directory is refused, links resolved.
+Nothing is cached or written. Directories are opened as they are given: links may lead anywhere.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,19 @@ ROLLOUT_FILE: Final = "rollout.yaml"
 
 _INT64_MAX: Final = (1 << 63) - 1
 _NOT_VERSIONS: Final = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})
+SYSTEM_DIRECTORIES: Final = frozenset(
+    {
+        "lost+found",  # of ext4
+        "@eaDir",  # of Synology's servers
+        "@Recycle",  # of QNAP's
+        "#recycle",
+        "$RECYCLE.BIN",  # of disks that Windows has mounted
+        "System Volume Information",
+        "__MACOSX",  # of archives that macOS has made
+        "__pycache__",
+    }
+)
+"""What file systems and tools make, and no user; names that begin with a dot are none of models either."""
 _NAME_MAX: Final = 255
 # Names reach log lines, paths and command lines: no character that a terminal or a shell interprets.
 _UNSAFE_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029;|&$<>`'\"*?!\\]")
@@ -33,7 +46,7 @@ class ModelEntry:
 
     Attributes:
         name: the directory's name, which is the model's; with escapes if it is not UTF-8.
-        repository: the repository's path, links resolved.
+        repository: the repository's path, as it was given.
         directory: `<repository>/<name>`.
         versions: versions that have a directory, ascending.
         reason: why the model cannot be served; "" if its directory is valid.
@@ -98,8 +111,9 @@ def _shown(name: str) -> str:
 def scan(repositories: Mapping[Path, str]) -> dict[str, ModelEntry]:
     """List the models of one or more repositories, by identifier in alphabetical order.
 
-    Every directory is a model, except those whose name begins with a dot. A name found in two repositories of
-    one namespace is listed once, with a reason and without versions: neither is served.
+    Every directory is a model, except `SYSTEM_DIRECTORIES` and those whose name begins with a dot. A name
+    found in two repositories of one namespace is listed once, with a reason and without versions: neither is
+    served.
 
     Args:
         repositories: the namespace of each directory.
@@ -108,8 +122,8 @@ def scan(repositories: Mapping[Path, str]) -> dict[str, ModelEntry]:
         InferError: INTERNAL when a repository cannot be read.
     """
     found: dict[str, ModelEntry] = {}
-    for repository, namespace in _resolved(repositories).items():
-        for name in _directories(repository):
+    for repository, namespace in repositories.items():
+        for name in filter(_may_be_model, _directories(repository)):
             _add(found, _entry(repository, name, namespace))
     return dict(sorted(found.items()))
 
@@ -122,7 +136,7 @@ def find(repositories: Mapping[Path, str], name: str) -> list[ModelEntry]:
     """
     _check_no_path(name)
     found: dict[str, ModelEntry] = {}
-    for repository, namespace in _resolved(repositories).items():
+    for repository, namespace in repositories.items():
         for directory in _listed_as(name, repository):
             _add(found, _entry(repository, directory, namespace))
     return list(found.values())
@@ -131,11 +145,29 @@ def find(repositories: Mapping[Path, str], name: str) -> list[ModelEntry]:
 def _listed_as(name: str, repository: Path) -> list[str]:
     if "\\" in name:  # perhaps an escape of one that is not UTF-8
         return [directory for directory in _directories(repository) if encodable(directory) == name]
-    return [name] if name[0] != "." and os.path.isdir(repository / name) else []
+    return [name] if _may_be_model(name) and os.path.isdir(repository / name) else []
 
 
-def _resolved(repositories: Mapping[Path, str]) -> dict[Path, str]:
-    return {Path(path).resolve(): namespace for path, namespace in repositories.items()}
+def models_in(directory: Path) -> list[str]:
+    """Return the names below a directory that can be nothing but models, as of a repository; sorted."""
+    try:
+        names = [
+            name for name in _directories(directory) if _may_be_model(name) and name not in _NOT_VERSIONS
+        ]
+    except InferError:
+        return []
+    entries = [_entry(directory, name, "") for name in names if _version_fault(name)]
+    return [entry.name for entry in entries if entry.versions]
+
+
+def system_directories(repositories: Iterable[Path]) -> list[Path]:
+    """Return the directories of file systems and tools that are in repositories."""
+    places = (repository / name for repository in repositories for name in sorted(SYSTEM_DIRECTORIES))
+    return [place for place in places if os.path.isdir(place)]
+
+
+def _may_be_model(name: str) -> bool:
+    return name[0] != "." and name not in SYSTEM_DIRECTORIES
 
 
 def _add(found: dict[str, ModelEntry], entry: ModelEntry) -> None:
@@ -162,8 +194,6 @@ def _entry(repository: Path, name: str, namespace: str) -> ModelEntry:
     entry = ModelEntry(encodable(name), repository, repository / name, namespace=namespace)
     try:
         check_model_name(name)
-        if not is_inside(entry.directory, repository):
-            raise invalid_arg(f"model directory '{entry.directory}' is outside model repository")
         versions, warnings = _versions(entry)
     except InferError as error:
         return replace(entry, reason=error.message)
@@ -175,7 +205,7 @@ def _versions(entry: ModelEntry) -> tuple[list[int], list[str]]:
     for name in _directories(entry.directory):
         if name in _NOT_VERSIONS:
             continue
-        fault = _version_fault(entry, name)
+        fault = _version_fault(name)
         if fault:
             warnings.append(f"ignore version directory '{name}' which {fault}")
         else:
@@ -183,12 +213,12 @@ def _versions(entry: ModelEntry) -> tuple[list[int], list[str]]:
     return sorted(versions), warnings
 
 
-def _version_fault(entry: ModelEntry, name: str) -> str:
+def _version_fault(name: str) -> str:
     if len(name) > 1 and name[0] == "0":
         return "contains leading zeros in its directory name"
     if not (name.isascii() and name.isdigit()) or len(name) > 19 or int(name) > _INT64_MAX:
         return "fails to convert to integral number"
-    return "" if is_inside(entry.directory / name, entry.repository) else "leads out of the model repository"
+    return ""
 
 
 def is_inside(path: Path, parent: Path) -> bool:

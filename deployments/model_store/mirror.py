@@ -7,11 +7,14 @@ work on a remote repository as on a local one. Model files are not downloaded.
 import os
 import shutil
 import threading
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from pathlib import Path
 
 from app.core.config.text import MAX_CONFIG_BYTES
 from app.core.private_files import private_directory
+from app.settings.repositories import remote_scheme
+from deployments.model_store.cache import private_root
 from deployments.model_store.fingerprint import is_config
 from deployments.model_store.layout import check_model_name
 from deployments.model_store.storage import Listing, RemoteFile, Storage
@@ -22,7 +25,7 @@ class Mirror:
 
     def __init__(self, url: str, root: Path) -> None:
         self.url = url
-        self.directory = (root / blake2b(url.encode(), digest_size=8).hexdigest()).resolve()
+        self.directory = root / blake2b(url.encode(), digest_size=8).hexdigest()
         self._storage: Storage | None = None
         self._lock = threading.Lock()
 
@@ -70,6 +73,44 @@ class Mirror:
         if target.is_dir():
             shutil.rmtree(target)
         os.replace(part, target)
+
+
+class Mirrors:
+    """The local mirrors of all remote repositories. Every method blocks.
+
+    Attributes:
+        urls: the address of each repository, by the directory of its mirror.
+    """
+
+    def __init__(self, urls: Iterable[str], root: Path) -> None:
+        mirrors = [Mirror(url, root) for url in urls]
+        self._mirrors = {mirror.directory: mirror for mirror in mirrors}
+        self.urls = {mirror.directory: mirror.url for mirror in mirrors}
+
+    def refresh(self, directories: Collection[Path], model: str = "") -> None:
+        """Update those of these directories that are mirrors, see `Mirror.refresh`."""
+        for directory, mirror in self._mirrors.items():
+            if directory in directories:
+                mirror.refresh(model)
+
+    def shown(self, text: object) -> str:
+        """Return a text with the addresses of repositories in the place of their mirrors."""
+        shown = str(text)
+        for directory, url in self.urls.items():
+            shown = shown.replace(str(directory), url)
+        return shown
+
+
+def copies_directory(given: str, url: str) -> Path:
+    """Return where nodes keep copies of a remote repository's models.
+
+    Args:
+        given: the setting; if it is empty, Triton's variable has it.
+        url: of the repository.
+    """
+    remote = remote_scheme(url)
+    parent = given or (os.environ.get(remote.mount_variable, "") if remote is not None else "")
+    return Path(parent, f"nereid-{os.getuid()}") if parent else private_root() / "models"
 
 
 def _prune(top: Path, files: set[str], directories: set[str]) -> None:

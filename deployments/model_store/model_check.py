@@ -4,7 +4,7 @@ Texts begin with Triton's, as its backends word them, and go on with what was fo
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import BACKEND_OF_PLATFORM, ENSEMBLE
 from app.core.errors import InferError, invalid_arg, unavailable
+from app.core.paths import path_inside
 from backends import (
     LIBRARY,
     backend_names,
@@ -24,7 +25,7 @@ from backends import (
 )
 from backends.fil.formats import file_name
 from backends.file_kinds import ModelFile, describe, foreign, read_file
-from deployments.model_store.layout import ModelEntry
+from deployments.model_store.layout import ModelEntry, models_in
 
 _MODEL_FILES: Final = {
     "onnxruntime": "model.onnx",
@@ -96,8 +97,7 @@ def _unknown_platform(config: mc.ModelConfig) -> InferError:
 
 def _missing_library(config: mc.ModelConfig, folders: Iterable[Path]) -> InferError:
     for folder in folders:
-        path = (folder / config.runtime).resolve()
-        if path.exists() and not path.is_relative_to(folder.resolve()):
+        if (folder / config.runtime).exists() and path_inside(folder, config.runtime) is None:
             return invalid_arg(
                 f"backend library name '{config.runtime}' escapes backend directory '{folder}', for model "
                 f"'{config.name}', check model config runtime field"
@@ -166,6 +166,8 @@ def versions_of(entry: ModelEntry) -> str:
     """Return a sentence about the versions that a model has."""
     if entry.versions:
         return f"Versions in '{entry.directory}': {', '.join(map(str, entry.versions))}."
+    if models := models_in(entry.directory):
+        return f"'{entry.directory}' is a directory of models ({_some(models)}): name it as the repository."
     return (
         f"No version directory is in '{entry.directory}': the model's files belong into '{entry.name}/1/', "
         f"or another number. {found_in(entry.directory)}"
@@ -175,10 +177,14 @@ def versions_of(entry: ModelEntry) -> str:
 def found_in(directory: Path) -> str:
     """Return a sentence about what is in a directory, and about each file of which something is known."""
     files = files_in(directory)
-    names = [f"'{file.name}'" for file in files]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    listed = f"Found in '{directory}': {', '.join(names[:_SHOWN]) or 'nothing'}{more}."
+    names = _some([f"'{file.name}'" for file in files])
+    listed = f"Found in '{directory}': {names or 'nothing'}."
     return " ".join(filter(None, [listed, describe(files)]))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def files_in(directory: Path) -> list[ModelFile]:

@@ -1,6 +1,7 @@
 """Reads the files of a model: its configuration and its labels.
 
-A path of a configuration that leads out of its directory is refused, links resolved.
+A name in a configuration that leads out of its directory is refused. Files may be links to anywhere, but for
+label files, which Triton refuses outside of the model's directory.
 """
 
 import os
@@ -15,6 +16,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import infer_backend
 from app.core.config.text import MAX_CONFIG_BYTES, parse_pbtxt
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+from app.core.paths import path_inside
 from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry, is_inside
 from deployments.model_store.model_check import found_for
 
@@ -89,10 +91,10 @@ def version_listing(entry: ModelEntry) -> frozenset[str]:
 
 
 def check_paths(entry: ModelEntry, config: mc.ModelConfig) -> None:
-    """Check that the file names of a configuration stay inside the model, as written and through links.
+    """Check that the file names of a configuration stay inside the model; label files through links too.
 
-    Label files, warmup data and initial states belong inside the model's directory; model files are named
-    inside the version directory and may be links within the repository.
+    Label files, warmup data and initial states belong inside the model's directory, model files inside the
+    version directory.
 
     Raises:
         InferError: UNSUPPORTED for a label file (Triton's text), otherwise INVALID_ARG.
@@ -103,11 +105,11 @@ def check_paths(entry: ModelEntry, config: mc.ModelConfig) -> None:
     for field, name in _model_files(config):
         for version in entry.versions or (1,):
             base = entry.directory / str(version)
-            if not _stays_inside(base, name) or not is_inside(base / name, entry.repository):
+            if not _stays_inside(base, name):
                 raise _leads_out(entry, field, name, "version directory")
     for field, folder, name in _data_files(config):
         base = entry.directory / folder
-        if not _stays_inside(base, name) or not is_inside(base / name, entry.directory):
+        if not _stays_inside(base, name):
             raise _leads_out(entry, field, name, f"directory '{folder}'")
 
 
@@ -137,10 +139,7 @@ def _data_files(config: mc.ModelConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def _stays_inside(base: Path, name: str) -> bool:
-    """Return whether a name, as written, stays under `base`; `is_inside` resolves links."""
-    if "\x00" in name or "\\" in name:
-        return False
-    return Path(os.path.normpath(base / name)).is_relative_to(base)
+    return "\\" not in name and path_inside(base, name) is not None
 
 
 def read_labels(entry: ModelEntry, config: mc.ModelConfig) -> dict[str, tuple[str, ...]]:
@@ -170,9 +169,7 @@ def _lines(entry: ModelEntry, path: Path) -> tuple[str, ...]:
 
 
 def read_text(entry: ModelEntry, path: Path, limit: int) -> str:
-    """Read a regular file of the model's directory, `limit` bytes at most."""
-    if not is_inside(path, entry.directory):
-        raise invalid_arg(f"file '{path}' of model '{entry.name}' is outside model directory")
+    """Read a regular file, `limit` bytes at most."""
     try:
         # Non-blocking: a pipe in place of the file must not block the manager.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -77,8 +77,7 @@ def labels_of(model: Model) -> dict[str, tuple[str, ...]]:
     Raises:
         InferError: see `read_labels`.
     """
-    directory = model.directory.resolve()
-    return read_labels(ModelEntry(model.name, directory.parent, directory), model.config)
+    return read_labels(ModelEntry(model.name, model.directory.parent, model.directory), model.config)
 
 
 def _initialize_backend(spec: ModelSpec, model: Model, kind: type[Backend]) -> Backend:

@@ -65,7 +65,7 @@ class Written(NamedTuple):
 def write(model: MigratedModel, repository: Path, copy: bool = False) -> Written:
     """Write a model into a repository, whole or not at all; files are linked where that is possible.
 
-    Links are hard ones: a repository may not have symbolic links that lead out of it.
+    Links are hard ones: what is written stays when its source goes.
 
     Raises:
         MigrationError: there is a model of this name, or a file cannot be written.

@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass, fields
 from typing import Final
 
+from app.core.paths import path_inside
+
 _DTYPES: Final = ("auto", "float32", "float16", "bfloat16")
 
 
@@ -68,16 +70,15 @@ def model_folder(directory: str, name: str) -> str:
         ValueError: it is not there, or leads out of the model's directory, or has no safetensors.
     """
     folder = os.path.join(directory, name)
-    root = os.path.realpath(os.path.dirname(directory))
+    root, version = os.path.split(directory)
+    if path_inside(root, name, version) is None:
+        raise ValueError(f"'{folder}' leads out of '{root}'")
     if not os.path.isdir(folder):
         raise ValueError(
             f"model '{name}' is no folder in '{directory}'; nothing is downloaded: put a model of the Hugging"
             f" Face Hub there, by 'hf download {name} --local-dir {directory}/weights' for instance"
         )
     names = os.listdir(folder)
-    for path in (folder, *(os.path.join(folder, each) for each in names)):
-        if os.path.commonpath([root, os.path.realpath(path)]) != root:
-            raise ValueError(f"'{path}' leads out of '{root}'")
     if not any(each.endswith(".safetensors") for each in names):
         raise ValueError(
             f"no *.safetensors in '{folder}': weights of other formats are pickles, and not read"

@@ -19,6 +19,7 @@ from typing import Any, Final
 import triton_python_backend_utils as pb_utils
 
 from app.core.cpus import available_cpus
+from app.core.paths import path_inside
 from app.core.private_files import private_root
 
 try:
@@ -213,8 +214,7 @@ def _model_path(config: dict[str, Any], args: Mapping[str, str]) -> str:
     for name in names:
         path = os.path.join(directory, name)
         if os.path.exists(path):
-            root = os.path.realpath(args["model_repository"])
-            if os.path.commonpath([root, os.path.realpath(path)]) != root:
+            if path_inside(args["model_repository"], name, args["model_version"]) is None:
                 text = f"model file '{name}' escapes the directory of model '{args['model_name']}'"
                 raise pb_utils.TritonModelException(text)
             return path

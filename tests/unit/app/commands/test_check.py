@@ -1,6 +1,9 @@
 """`nereid check`."""
 
 import json
+import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,40 @@ def verdicts(capsys: pytest.CaptureFixture[str], repository: Path, status: int) 
 def test_example_models_pass(capsys: pytest.CaptureFixture[str]) -> None:
     found = verdicts(capsys, ROOT / "model_repository", 0)
     assert found and set(found.values()) == {""}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory that only a process of another mount namespace has at its path, as that process sees it."""
+    (tmp_path / "models").mkdir()
+    mount = f"mount -t tmpfs none {tmp_path}/models && echo mounted && exec cat"
+    command = ["unshare", "--mount", "sh", "-c", mount]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        mounted = process.stdout.readline()
+        if mounted:
+            yield Path(f"/proc/{process.pid}/root{tmp_path}/models")
+        process.stdin.close()
+    if not mounted:
+        pytest.skip("no right to mount")
+
+
+def test_models_of_another_container_by_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], elsewhere: Path
+) -> None:
+    add(elsewhere, "m", 'backend: "python"' + IO, model_py=MODEL)
+    assert not list((tmp_path / "models").iterdir())
+    (tmp_path / "link").symlink_to(elsewhere)
+    assert verdicts(capsys, tmp_path / "link", 0) == {"m": ""}
+
+
+def test_a_link_to_nowhere_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "link").symlink_to("/proc/1/root/nowhere")
+    assert main([str(tmp_path / "link")]) == 2
+    assert re.fullmatch(
+        r"model_repository: directory '.*/link' (does not exist|cannot be opened: Permission denied)\n",
+        capsys.readouterr().err,
+    )
 
 
 BAD = [

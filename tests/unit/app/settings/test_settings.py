@@ -218,8 +218,22 @@ def test_repository_paths_become_absolute_and_distinct(
 ) -> None:
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
-    settings = from_args({"model_repository": ["models", "./models", str(tmp_path)]})
-    assert settings.repository.paths == (str(tmp_path.resolve() / "models"), str(tmp_path.resolve()))
+    (tmp_path / "link").symlink_to("models")
+    settings = from_args({"model_repository": ["models", "./models", "link", str(tmp_path)]})
+    assert settings.repository.paths == (str(tmp_path / "models"), str(tmp_path))
+
+
+def test_a_linked_repository_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "link").symlink_to("models")
+    settings = from_args({"model_repository": str(tmp_path / "link" / ".." / "link")})
+    assert settings.repository.paths == (f"{tmp_path}/link/../link",)
+
+
+def test_a_repository_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(SettingsError, match=r"'.*loop' cannot be opened: Too many levels of symbolic links"):
+        from_args({"model_repository": str(tmp_path / "loop")})
 
 
 def test_metrics_address_defaults_to_that_of_http(repository: str) -> None:

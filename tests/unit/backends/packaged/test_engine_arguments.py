@@ -57,11 +57,15 @@ def test_folder_of_weights(directory: Path) -> None:
         model_folder(str(directory), ".")
 
 
-def test_links_out_of_the_model_are_refused(directory: Path) -> None:
-    outside = directory.parents[1] / "elsewhere.safetensors"
+def test_names_that_lead_out_of_the_model_are_refused(directory: Path) -> None:
     for name in ("..", "../..", str(directory.parents[1])):
         with pytest.raises(ValueError, match=r"leads out of|no \*.safetensors"):
             model_folder(str(directory), name)
-    (directory / "weights" / "more.safetensors").symlink_to(outside)
-    with pytest.raises(ValueError, match=r"more.safetensors' leads out of"):
-        model_folder(str(directory), "weights")
+
+
+def test_weights_may_be_links_into_the_hubs_cache(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (directory / "weights").rename(tmp_path / "snapshot")
+    (directory / "weights").symlink_to(tmp_path / "snapshot")
+    (directory / "weights" / "more.safetensors").symlink_to(tmp_path / "blobs" / "5f")
+    assert model_folder(str(directory), "weights") == str(directory / "weights")

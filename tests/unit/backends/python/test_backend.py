@@ -264,11 +264,10 @@ def test_missing_linked_and_escaping_files(load: Load, tmp_path: Path) -> None:
     served_from = tmp_path / "model"
     with pytest.raises(InferError, match="Python model file not found"):
         Served(PythonBackend, config(text()), served_from)
-    elsewhere = write(tmp_path / "elsewhere", "import sys\nsys.exit('was run')\n") / "1" / "model.py"
+    elsewhere = write(tmp_path / "elsewhere", IDENTITY) / "1" / "model.py"
     (served_from / "1").mkdir(parents=True)
     (served_from / "1" / "model.py").symlink_to(elsewhere)
-    with pytest.raises(InferError, match="escapes the directory of model 'm'"):
-        Served(PythonBackend, config(text()), served_from)
+    Served(PythonBackend, config(text()), served_from).close()
     for name in ("../../elsewhere/1/model.py", str(elsewhere)):
         with pytest.raises(InferError, match="escapes the directory of model 'm'"):
             Served(PythonBackend, config(text(extra=f'default_model_filename: "{name}"')), served_from)

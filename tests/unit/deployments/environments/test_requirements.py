@@ -66,12 +66,12 @@ def test_other_options_reference_no_file(line: str, folder: Path) -> None:
     assert line.encode() in contents(first, folder)
 
 
-@pytest.mark.parametrize("named", ["../x.txt", "/etc/passwd", "link.txt", "${UP}/x.txt"])
+@pytest.mark.parametrize("named", ["../x.txt", "/etc/passwd", "${UP}/x.txt"])
 def test_referenced_file_outside_is_refused(
     named: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UP", "..")
-    (folder / "link.txt").symlink_to(write(folder.parent / "x.txt", "x"))
+    write(folder.parent / "x.txt", "x")
     first = write(folder / "requirements.txt", "-r 1/next.txt")
     second = write(folder / "1" / "next.txt", f"-c ../{named}" if named[0] != "/" else f"-c {named}")
     with pytest.raises(InferError, match=f"'{second}' names '.*', which is outside of '{folder}'") as caught:

@@ -3,13 +3,35 @@
 import os
 from pathlib import Path
 
-from deployments.model_store.fingerprint import fingerprint, version_fingerprint
+from deployments.model_store.fingerprint import files_of, fingerprint, version_fingerprint
 from tests.unit.deployments.model_store.repository_files import add, entry_of
 
 
 def touch(path: Path) -> None:
     later = path.stat().st_mtime_ns + 1_000_000
     os.utime(path, ns=(later, later))
+
+
+def test_linked_directories_belong_to_the_model(tmp_path: Path, repository: Path) -> None:
+    blob = add(tmp_path, "cache", {"snapshot/weights.bin": "w"}) / "snapshot" / "weights.bin"
+    path = add(repository, "m", {"1/model.py": ""})
+    (path / "1" / "weights").symlink_to(blob.parent)
+    entry = entry_of(repository)
+    before = version_fingerprint(entry, 1)
+    assert before == version_fingerprint(entry, 1)
+    touch(blob)
+    assert version_fingerprint(entry, 1) != before
+
+
+def test_links_to_what_is_above_are_not_followed(tmp_path: Path, repository: Path) -> None:
+    store = add(tmp_path, "store", {"1/model.py": "", "shared/x": ""})
+    for name, target in {"self": ".", "up": "..", "root": "/", "repository": str(repository)}.items():
+        (store / "shared" / name).symlink_to(target)
+    (repository / "m").symlink_to(store)
+    (repository / "n").symlink_to(store)
+    found = [path for path, _, _ in files_of(repository / "m")]
+    # The repository is not above the store, and has the store twice; both are where the walk is already.
+    assert sorted(found) == ["1/model.py", "shared/x"]
 
 
 def test_fingerprint_changes_with_the_files(repository: Path) -> None:

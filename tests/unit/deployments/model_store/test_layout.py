@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from deployments.model_store.layout import check_model_name, find, scan
+from deployments.model_store.layout import check_model_name, find, scan, system_directories
 from deployments.model_store.model_files import read_config
 from tests.unit.deployments.model_store.repository_files import add, entry_of, refusal
 
@@ -72,11 +72,6 @@ def test_model_in_two_namespaces_is_two_models(tmp_path: Path) -> None:
         "/two::both": tmp_path / "two" / "both",
     }
     assert find(paths, "both") == list(found.values())
-
-
-def test_repository_given_twice_is_scanned_once(repository: Path) -> None:
-    add(repository, "m", {"1/model.py": ""})
-    assert scan({repository: "", repository / ".." / "models": ""})["m"].reason == ""
 
 
 def test_missing_repository_is_reported(tmp_path: Path) -> None:
@@ -156,17 +151,31 @@ def test_good_names_are_accepted(name: str) -> None:
     check_model_name(name)
 
 
-def test_links_out_of_the_repository_are_refused(tmp_path: Path, repository: Path) -> None:
-    outside = add(tmp_path / "elsewhere", "secret", {"1/model.py": "", "config.pbtxt": 'backend: "python"'})
-    (repository / "linked").symlink_to(outside)
+def test_directories_of_systems_are_no_models(repository: Path) -> None:
+    for name in ("lost+found", "@eaDir", ".snapshot", ".ipynb_checkpoints", "__pycache__"):
+        add(repository, name, {"1/model.py": ""})
+    add(repository, "m", {"1/model.py": ""})
+    assert list(scan({repository: ""})) == ["m"]
+    assert find({repository: ""}, "lost+found") == []
+    found = [path.name for path in system_directories([repository])]
+    assert found == ["@eaDir", "__pycache__", "lost+found"]
+
+
+def test_links_of_an_operator_lead_anywhere(tmp_path: Path, repository: Path) -> None:
+    outside = add(tmp_path / "elsewhere", "shared", {"1/model.py": "", "config.pbtxt": 'backend: "python"'})
+    (repository / "absolute").symlink_to(outside)
+    (repository / "relative").symlink_to("../elsewhere/shared")
     add(repository, "m", {"2/model.py": ""})
     (repository / "m" / "1").symlink_to(outside / "1")
-    (repository / "m" / "5").symlink_to(repository / "m" / "2")
+    (repository / "m" / "5").symlink_to("2")
+    (repository / "m" / "config.pbtxt").symlink_to(outside / "config.pbtxt")
     found = scan({repository: ""})
-    assert found["linked"].versions == ()
-    assert found["linked"].reason == f"model directory '{repository}/linked' is outside model repository"
-    assert found["m"].versions == (2, 5)
-    assert found["m"].warnings == ("ignore version directory '1' which leads out of the model repository",)
+    assert {name: (entry.versions, entry.reason) for name, entry in found.items()} == {
+        "absolute": ((1,), ""),
+        "relative": ((1,), ""),
+        "m": ((1, 2, 5), ""),
+    }
+    assert {read_config(entry).backend for entry in found.values()} == {"python"}
 
 
 def test_a_linked_repository_is_read(tmp_path: Path, repository: Path) -> None:
@@ -181,4 +190,4 @@ def test_link_loops_are_ignored(repository: Path) -> None:
     (repository / "n" / "config.pbtxt").symlink_to("config.pbtxt")
     assert list(scan({repository: ""})) == ["n"]
     assert find({repository: ""}, "m") == []
-    assert refusal(entry_of(repository, "n")).message.endswith("is outside model directory")
+    assert refusal(entry_of(repository, "n")).message.endswith("Too many levels of symbolic links")

@@ -14,7 +14,7 @@ from app.core.config.normalise import normalise
 from app.core.config.validation import validate
 from app.core.errors import ErrorCode, InferError
 from deployments.model_store.layout import ModelEntry
-from deployments.model_store.model_check import check_model, found_for
+from deployments.model_store.model_check import check_model, found_for, versions_of
 from deployments.model_store.model_files import read_config
 from tests.unit.deployments.model_store.repository_files import entry_of, refusal
 
@@ -280,6 +280,17 @@ def test_missing_file_is_told_with_what_is_there(tmp_path: Path, backend: str, t
     assert error.code is ErrorCode.UNAVAILABLE
     assert error.message.startswith(text.replace("{}", str(tmp_path.resolve())))
     assert "'default_model_filename' in m/config.pbtxt" in error.message
+
+
+@pytest.mark.parametrize("config", ['backend: "python"', ""])
+def test_a_repository_is_no_model(tmp_path: Path, config: str) -> None:
+    for name in ("bert", "resnet"):
+        (tmp_path / "m" / name / "1").mkdir(parents=True)
+    if config:
+        (tmp_path / "m" / "config.pbtxt").write_text(config)
+    text = f"'{tmp_path}/m' is a directory of models (bert, resnet): name it as the repository."
+    assert versions_of(entry_of(tmp_path)) == text
+    assert config or refusal(entry_of(tmp_path)).message.endswith(text)
 
 
 def test_directory_that_is_no_version_is_told(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from app.core.installation import install_command
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
 from deployments.manager import catalog as catalog_module
-from deployments.manager.catalog import Catalog, cache_directory
+from deployments.manager.catalog import Catalog
+from deployments.model_store import mirror as mirror_module
 from deployments.model_store.cache import NodeCache
+from deployments.model_store.mirror import copies_directory
 from deployments.model_store.storage import Storage, _credential, _options
 from deployments.replica.materialize import materialize_model
 from deployments.spec import ModelSpec
@@ -59,7 +61,8 @@ def bucket(empty: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(catalog_module, "private_root", lambda: tmp_path / "private")
+    for module in (catalog_module, mirror_module):
+        monkeypatch.setattr(module, "private_root", lambda: tmp_path / "private")
     made = empty
     made.put("m/config.pbtxt", CONFIG)
     made.put("m/labels.txt", "cat\ndog\n")
@@ -222,9 +225,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Storage("s3://bucket/models")
 
 
-def test_cache_directory_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_AWS_MOUNT_DIRECTORY", "/mnt")
-    settings = from_args({"model_repository": "s3://bucket/models"})
-    assert cache_directory(settings, "s3://bucket/models").parent == Path("/mnt")
-    settings = from_args({"model_repository": "s3://bucket/models", "model_cache_directory": "/fast"})
-    assert cache_directory(settings, "s3://bucket/models").parent == Path("/fast")
+    assert copies_directory("", "s3://bucket/models").parent == Path("/mnt")
+    assert copies_directory("/fast", "s3://bucket/models").parent == Path("/fast")

@@ -16,6 +16,7 @@ from app.core.errors import ErrorCode, InferError
 from app.settings.load import from_args
 from deployments.manager import catalog as catalog_module
 from deployments.manager.catalog import Catalog
+from deployments.model_store import mirror as mirror_module
 from deployments.model_store.cache import NodeCache
 from deployments.replica.materialize import materialize_model
 from deployments.spec import ModelSpec
@@ -63,7 +64,8 @@ def cloud(emulator: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.delenv(name, raising=False)
     set_all(monkeypatch, emulator.variables)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(catalog_module, "private_root", lambda: tmp_path / "private")
+    for module in (catalog_module, mirror_module):
+        monkeypatch.setattr(module, "private_root", lambda: tmp_path / "private")
     fill(emulator)
     yield emulator
     emulator.port, emulator.host = emulator.own_port, "127.0.0.1"
