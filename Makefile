@@ -71,7 +71,7 @@ test-slow: $(VENV)/.installed-test models
 # Backends whose frameworks are large, in an environment of their own: several GB, and minutes to install.
 BACKENDS_VENV := .venv-backends
 test-backends: $(BACKENDS_VENV)/.installed models
-	XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends
+	XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends tests/unit/app/engine/test_loads_at_once.py
 
 # What is compiled, under the sanitizers of GCC. Python's own leaks are not of interest.
 test-sanitizers: export TMPDIR := $(abspath build/sanitizers)

@@ -1,4 +1,4 @@
-"""OpenVINO's runtime in this process, which serves one model."""
+"""OpenVINO's runtime, one for the process."""
 
 from functools import cache
 from typing import Final
@@ -7,15 +7,21 @@ import openvino as ov
 
 from app.core.errors import InferError, internal, invalid_arg
 from backends.base import Model
+from backends.load_locks import loading
 from backends.openvino.properties import Properties
 from backends.parameters import library_path
 
 _EXTENSIONS: Final = "extension-directory"
 
 
-@cache
 def core() -> ov.Core:
     """Return the runtime, which finds devices and readers of formats when they are first needed."""
+    with loading("openvino"):
+        return _core()
+
+
+@cache
+def _core() -> ov.Core:
     return ov.Core()
 
 
@@ -55,7 +61,8 @@ def load_extension(model: Model) -> None:
             f"the parameter 'CPU_EXTENSION_PATH' of model '{model.name}' names '{name}', outside the model's"
             f" directory: --backend-config=openvino,{_EXTENSIONS}=DIRECTORY allows libraries below another"
         )
-    _add_extension(str(path))
+    with loading("openvino"):
+        _add_extension(str(path))
 
 
 @cache

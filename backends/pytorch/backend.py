@@ -19,6 +19,7 @@ from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
 from backends.cpus import threads_per_instance
 from backends.cuda.device import CudaDevice
+from backends.load_locks import loading
 from backends.operations import operation_libraries
 from backends.parameters import boolean, integer, positive
 from backends.pytorch.aoti import Package
@@ -160,7 +161,9 @@ class TorchBackend(ArrayBackend):
         with model.state.lock:
             opened = model.state.by_device.get(str(device)) if shares else None
             if opened is None:
-                opened = model.state.by_device[str(device)] = _open(content, path, model, device, shares)
+                with loading("torch"):
+                    opened = _open(content, path, model, device, shares)
+                model.state.by_device[str(device)] = opened
             else:
                 logger.info(_REUSED[content], instance.name)
         return TorchScript(opened, instance) if content == "torchscript" else FlatProgram(opened, instance)
@@ -196,7 +199,8 @@ class TorchBackend(ArrayBackend):
 
 def _load_operations(library: Path, model: Model) -> None:
     try:
-        _ops.load_library(library)
+        with loading("torch"):
+            _ops.load_library(library)
     except OSError as error:
         reason = error.__cause__ or error  # PyTorch's own text names the file and no reason
         raise internal(f"unable to load a library of operations of model '{model.name}': {reason}") from error

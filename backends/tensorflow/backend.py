@@ -9,6 +9,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import InferError, internal
 from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
+from backends.load_locks import loading
 from backends.operations import operation_libraries
 from backends.tensorflow.completion import complete
 from backends.tensorflow.options import (
@@ -81,6 +82,7 @@ def _load_operations(path: Path) -> None:
         InferError: INTERNAL for one that cannot be loaded.
     """
     try:
-        tf.load_op_library(str(path))
+        with loading("tensorflow"):
+            tf.load_op_library(str(path))
     except Exception as error:
         raise explained(error) from error

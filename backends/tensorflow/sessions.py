@@ -12,6 +12,7 @@ from tensorflow.core.protobuf import config_pb2
 from app.core.errors import InferError, internal, unavailable
 from app.core.tensors import SMALL
 from backends.base import Instance
+from backends.load_locks import loading
 from backends.tensorflow.graphs import load_graph
 from backends.tensorflow.options import SessionSettings, model_path, session_settings
 from backends.tensorflow.signature import TensorNames
@@ -127,7 +128,7 @@ def open_session(instance: Instance, place: str) -> TfSession:
     session = _V1.Session(graph=graph, config=session_config(settings))
     device = f"/gpu:{settings.gpu}" if settings.gpu is not None and settings.gpu >= 0 else None
     try:
-        with graph.as_default(), graph.device(device):
+        with loading("tensorflow"), graph.as_default(), graph.device(device):
             names = load_graph(instance.model, path, session, clear_devices=settings.gpu != -1)
         return TfSession(session, names, place)
     except InferError:
