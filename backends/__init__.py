@@ -153,6 +153,18 @@ def is_custom(
     return own or library is not None or any(_offered(name))
 
 
+def backend_path(name: str, backend_directory: Path | None = None) -> str:
+    """Return the file or package that has a backend, for a person; imports nothing."""
+    own = backend_directory / name / "backend.py" if backend_directory else None
+    if own is not None and own.is_file():
+        return str(own)
+    if file := library_file(name, backend_directory) or python_based_file(name, backend_directory):
+        return str(file)
+    if offered := next(_offered(name), None):
+        return offered.value
+    return str(Path(__file__).parent / BUILT_IN[name].split(".")[1]) if name in BUILT_IN else ""
+
+
 def library_file(
     name: str, backend_directory: Path | None = None, runtime: str = "", model_folders: Sequence[Path] = ()
 ) -> Path | None:

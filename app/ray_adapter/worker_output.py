@@ -28,6 +28,8 @@ _OURS: Final = re.compile(r"([IWEF]\d{4} \S+|\d{4}-\d\d-\d\dT\S+Z [IWEF]) \d+ \S
 """How the server's log lines begin (`app/core/observability/log.py`)."""
 _RULE: Final = re.compile(r"\+-[-+]*-\+$")
 """A line of dashes of the table of models, which has three."""
+_RULES: Final = 12
+"""Rules of the tables at the end of the start: three of each of four."""
 _MANAGER: Final = "ServeReplica:nereid:repository-manager"
 _FILE_BYTES: Final = 16 << 20
 _FILES_KEPT: Final = 16
@@ -83,7 +85,7 @@ class WorkerOutput:
         rays: receives Ray's lines.
 
     Attributes:
-        table_printed: set when the manager's table of the models of the start was printed.
+        table_printed: set when the manager's tables at the end of the start were printed.
     """
 
     def __init__(self, rays: logging.Handler) -> None:
@@ -105,7 +107,7 @@ class WorkerOutput:
         stream.flush()
         if title == _MANAGER and not self.table_printed.is_set():
             self._rules += sum(_RULE.match(line) is not None for _, line in lines)
-            if self._rules >= 3:
+            if self._rules >= _RULES:
                 self.table_printed.set()
         for line in (line for ours, line in lines if not ours):
             record = logging.LogRecord(title, logging.INFO, "", 0, line, None, None)

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import InferError
-from app.routing.table import NO_VERSION, UNLOADED, ModelState, RoutingTable, VersionEntry
+from app.routing.table import NO_VERSION, UNLOADED, ModelState, VersionEntry
 from deployments.manager.catalog import PollFailure
 from deployments.model_store.layout import ModelEntry
 from deployments.spec import Description
@@ -119,24 +119,3 @@ def unavailable(name: str, entries: Iterable[VersionEntry]) -> list[VersionEntry
     """Return the versions of a model that could not be loaded."""
     unavailable = (entry for entry in entries if entry.state is ModelState.UNAVAILABLE)
     return [entry for entry in unavailable if entry.name == name and not entry.unloaded_by_request]
-
-
-def status_table(table: RoutingTable) -> str:
-    """Return models, versions and states as tritonserver prints them at the end of its start.
-
-    Of a reason of several lines the table has the first, which Triton's has not; all of it follows below.
-    """
-    rows, below = [("Model", "Version", "Status")], []
-    for entry in sorted(table.entries, key=lambda e: (e.name, e.version)):
-        absent = entry.version == NO_VERSION
-        state = "Not loaded" if absent else entry.state.value
-        first, *others = entry.reason.strip().splitlines() or [""]
-        rows.append(
-            (entry.name, "-" if absent else str(entry.version), state + (f": {first}" if first else ""))
-        )
-        if others:
-            below.append("\n".join([f"{entry.name}: {first}", *others]))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in rows]
-    return "\n".join([rule, lines[0], rule, *lines[1:], rule, *below])

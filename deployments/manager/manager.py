@@ -34,6 +34,7 @@ from deployments.manager.requests import Requests
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.manager.serve import applications
 from deployments.manager.serve.nodes import NodeWatch, warn_of_nodes_out_of_reach
+from deployments.manager.start_tables import start_tables
 from deployments.model_store.cache import private_root
 from deployments.model_store.config_overrides import PREFIX, ConfigOverrides
 from deployments.model_store.layout import ModelEntry
@@ -275,7 +276,8 @@ class RepositoryManager:
         await self.lifecycle.publish_and_wait()
         self.lifecycle.initialised = True
         await self.lifecycle.publish_and_wait()
-        logger.info("\n%s", load_messages.status_table(self.table), extra=VERBATIM)
+        for text in start_tables(self._settings, self.table):
+            logger.info("\n%s", text, extra=VERBATIM)
         if self._settings.repository.control_mode == "poll":
             self._background.start(self._poll(poller))
 

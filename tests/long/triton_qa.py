@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from app.ingress.service.routed import VERSION
+from app.core.server_metadata import VERSION
 from tests.long.namespaces import require
 from tests.server import ROOT
 

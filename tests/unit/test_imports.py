@@ -125,7 +125,7 @@ deployments.event_loop_execution: app.transport backends
 deployments.execution: app.core app.core.config backends deployments.event_loop_execution
     deployments.rate_limiting
 deployments.manager: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter
-    app.routing app.settings app.transport app.transport.channel deployments deployments.execution
+    app.routing app.settings app.transport app.transport.channel backends deployments deployments.execution
     deployments.manager.serve deployments.model_store deployments.residency deployments.rollout
     deployments.scaling
 deployments.manager.serve: app.core app.core.rollout app.ray_adapter app.transport app.transport.channel

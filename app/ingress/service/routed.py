@@ -16,6 +16,7 @@ from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.inference import Call, Sink
 from app.core.rollout.status import RolloutChange, RolloutStatus
+from app.core.server_metadata import EXTENSIONS, VERSION
 from app.core.statistics import ReplicaReport, merge
 from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
@@ -29,22 +30,6 @@ from app.routing.table import ModelState, NotLoaded, VersionEntry
 from app.settings.settings import ServerSettings
 from app.transport.channel.client import Channel
 
-VERSION = "2.73.0"
-EXTENSIONS = (
-    "classification",
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-)
 _NO_REPLICA: Final = "no replica of the model can be reached"
 
 

@@ -17,7 +17,7 @@ from app.routing.table import RoutingTable
 from app.settings.clouds import CloudSettings
 from app.settings.cluster import ClusterSettings
 from app.settings.settings import RepositorySettings, ServerSettings
-from deployments.manager.load_messages import status_table
+from deployments.manager.start_tables import start_tables
 from tests.unit.app.routing_fakes import entry
 from tests.waiting import block_until
 
@@ -91,7 +91,7 @@ def test_the_banner_waits_for_the_table_of_models_and_no_longer(
     ending = threading.Thread(target=made.ended, args=(table,), daemon=True)
     ending.start()
     batch = {"actor_name": "ServeReplica:nereid:repository-manager", "pid": 7, "is_err": False}
-    *most, last = status_table(table).splitlines()
+    *most, last = "\n".join(start_tables(SETTINGS, table)).splitlines()
     output({**batch, "lines": most})
     assert "Nereid" not in capsys.readouterr().out
     output({**batch, "lines": [last]})

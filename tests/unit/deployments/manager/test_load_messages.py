@@ -1,10 +1,10 @@
-"""Entries of loaded versions, and the status table in the log of a start."""
+"""Entries of loaded versions."""
 
 import pytest
 
 from app.routing.scale import Scale
-from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
-from deployments.manager.load_messages import index_rows, ready_entry, scaled_replicas, status_table
+from app.routing.table import ModelState, VersionEntry
+from deployments.manager.load_messages import index_rows, ready_entry, scaled_replicas
 from deployments.spec import Description, ModelSpec
 
 
@@ -16,44 +16,6 @@ def test_ready_entry_has_the_fields_of_the_description(makes_calls: bool) -> Non
     assert (entry.name, entry.version, entry.state) == ("/models::m", 2, ModelState.READY)
     assert (entry.application, entry.config, entry.labels) == ("m:2", b"config", labels)
     assert (entry.load_seconds, entry.makes_calls) == (1.5, makes_calls)
-
-
-def test_status_table_lists_models() -> None:
-    table = RoutingTable(
-        1,
-        True,
-        (
-            VersionEntry("simple", 10, ModelState.READY),
-            VersionEntry("simple", 2, ModelState.UNAVAILABLE, "Internal: no such file"),
-            VersionEntry("bad", NO_VERSION, ModelState.UNKNOWN, "Internal: unreadable"),
-        ),
-    )
-    assert status_table(table).splitlines() == [
-        "+--------+---------+-------------------------------------+",
-        "| Model  | Version | Status                              |",
-        "+--------+---------+-------------------------------------+",
-        "| bad    | -       | Not loaded: Internal: unreadable    |",
-        "| simple | 2       | UNAVAILABLE: Internal: no such file |",
-        "| simple | 10      | READY                               |",
-        "+--------+---------+-------------------------------------+",
-    ]
-
-
-def test_reason_of_several_lines_does_not_break_the_table() -> None:
-    reason = "Internal: ValueError: no\n\nAt:\n  model.py(4): initialize\n"
-    entry = VersionEntry("m", 1, ModelState.UNAVAILABLE, reason)
-    assert status_table(RoutingTable(1, True, (entry,))).splitlines()[3:] == [
-        "| m     | 1       | UNAVAILABLE: Internal: ValueError: no |",
-        "+-------+---------+---------------------------------------+",
-        "m: Internal: ValueError: no",
-        "",
-        "At:",
-        "  model.py(4): initialize",
-    ]
-
-
-def test_status_table_without_models() -> None:
-    assert status_table(RoutingTable()).splitlines()[1] == "| Model | Version | Status |"
 
 
 def test_index_says_how_many_replicas_a_scaled_version_has_and_why() -> None:
