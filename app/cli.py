@@ -1,4 +1,4 @@
-"""The command `nereid`: tritonserver's command line, or one of the commands of `app/commands`."""
+"""The commands `nereid`, which has those of `app/commands` too, and `tritonserver`: their command lines."""
 
 import os
 import sys
@@ -19,6 +19,10 @@ from app.settings.settings import SETTINGS, ServerSettings
 
 HINT: Final = "Usage: nereid --model-repository=DIRECTORY [--FLAG=VALUE ...]\nAll flags: nereid --help"
 
+TRITONSERVER: Final = "tritonserver"
+"""The command for what starts Triton's server: scripts, compose files, model_analyzer."""
+LISTEN_ADDRESS: Final = "TRITONSERVER_ADDRESS"
+"""The variable with the address on which `tritonserver` listens by default, which Triton's does on all."""
 
 _ALONE: Final = ("help", "version")
 """Flags that print a text instead of running the server."""
@@ -28,32 +32,35 @@ class TextRequested(Exception):
     """The user asked for a text, which is the argument."""
 
 
-def parse(argv: Sequence[str]) -> ServerSettings:
-    """Read a command line, without the program's name.
+def parse(argv: Sequence[str], program: str = "nereid") -> ServerSettings:
+    """Read a command line, without the program's name, which texts have.
 
     Raises:
         TextRequested: `--help`, `-h` or `--version` was given.
         SettingsError: a flag or value that cannot be used.
     """
-    return from_args(collect(_flags(argv)), spelling)
+    return from_args(collect(_flags(argv, program)), spelling)
 
 
-def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _flags(argv: Sequence[str], program: str) -> Iterator[tuple[str, str]]:
     for name, value in split(argv, _ALONE):
         if name in _ALONE:
-            raise TextRequested(usage() if name == "help" else f"nereid {server_version()}")
+            raise TextRequested(usage(program) if name == "help" else f"nereid {server_version()}")
         if not name:
-            close = get_close_matches(value, COMMANDS, n=1)
+            close = get_close_matches(value, COMMANDS, n=1) if program != TRITONSERVER else ()
             hint = f"; did you mean 'nereid {close[0]}'?" if close else ""
             raise SettingsError(f"Unexpected argument: {value}{hint}")
         yield name, value
 
 
-def usage() -> str:
+def usage(program: str = "nereid") -> str:
     """Return the text of `--help`."""
-    lines = [HINT.splitlines()[0], "", "Commands, which tell more by --help: nereid COMMAND ..."]
-    for name, command in COMMANDS.items():
-        lines += [f"  {name}", f"\t{command.help}"]
+    if program == TRITONSERVER:
+        lines = [f"Usage: {TRITONSERVER} [options]", "  --help", "\tPrint usage"]
+    else:
+        lines = [HINT.splitlines()[0], "", "Commands, which tell more by --help: nereid COMMAND ..."]
+        for name, command in COMMANDS.items():
+            lines += [f"  {name}", f"\t{command.help}"]
     groups = by_heading(SETTINGS.values()) | {"Accepted, without effect": list(IGNORED.values())}
     for heading, settings in groups.items():
         lines += ["", f"{heading}:"]
@@ -114,6 +121,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a report must not end the program
     if words and words[0] in COMMANDS:
         sys.exit(_run(COMMANDS[words[0]], words[1:]))
+    if words and words[0] == TRITONSERVER:
+        tritonserver(words[1:])
+        return
     try:
         settings = parse(words)
     except TextRequested as requested:
@@ -121,6 +131,27 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     except SettingsError as error:
         sys.exit(f"{error}\n{HINT}")
+    _serve(settings)
+
+
+def tritonserver(argv: Sequence[str] | None = None) -> None:
+    """Run the server as Triton's program: by flags alone, with its texts and its status 1 after `--help`."""
+    words = sys.argv[1:] if argv is None else argv
+    address = os.environ.get(LISTEN_ADDRESS, "")
+    listen = [f"--{front}-address={address}" for front in ("http", "grpc")] if address else []
+    try:
+        settings = parse([*listen, *words], TRITONSERVER)
+    except TextRequested as requested:
+        _print(str(requested))
+        sys.exit(1)
+    except SettingsError as error:
+        sys.exit(
+            f"{TRITONSERVER}: {error}\nUsage: {TRITONSERVER} [options]\nAll options: {TRITONSERVER} --help"
+        )
+    _serve(settings)
+
+
+def _serve(settings: ServerSettings) -> None:
     for warning in settings.warnings:
         print(warning, file=sys.stderr)
     from app.launcher import run

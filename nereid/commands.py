@@ -6,11 +6,19 @@ from nereid.internals import load_internals
 
 
 def nereid() -> None:
-    """Run tritonserver's command line."""
+    """Run tritonserver's command line, or another command."""
     load_internals()
     from app.cli import main
 
     main()
+
+
+def tritonserver() -> None:
+    """Run tritonserver's command line, for what starts a program of that name."""
+    load_internals()
+    from app.cli import tritonserver
+
+    tritonserver()
 
 
 def nereid_serve() -> None:

@@ -30,7 +30,7 @@ def test_linter_has_nothing_to_say() -> None:
     ("right", "wrong", "rule"),
     [
         ("USER 1000:1000", "USER root", "DL3002"),
-        ('ENTRYPOINT ["tini", "--", "nereid"]', "ENTRYPOINT tini -- nereid", "DL3025"),
+        ('ENTRYPOINT ["tini", "--", "start"]', "ENTRYPOINT tini -- start", "DL3025"),
         ("--no-install-recommends ", "", "DL3015"),
         ("HEALTHCHECK", "HEALTCHECK", "unexpected 'H'"),
     ],
@@ -48,6 +48,35 @@ def test_image_has_every_package_and_nothing_else() -> None:
     assert sources == {line.removeprefix("!") for line in lines if line.startswith("!")}
     assert {"app", "backends", "deployments", "nereid", "triton_python_backend_utils.py"} <= sources
     assert all((ROOT / source).exists() for source in sources)
+
+
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        ((), "nereid"),
+        (("--model-repository=/models",), "nereid --model-repository=/models"),
+        (("tritonserver", "--model-repository=/models"), "nereid tritonserver --model-repository=/models"),
+        (("env", "list"), "nereid env list"),
+        (("sh", "-c", "echo tritonserver 'a  b'"), "tritonserver a  b"),
+        (("/bin/echo", "x y"), "x y"),
+    ],
+)
+def test_image_runs_shells_and_the_commands_of_nereid(
+    tmp_path: Path, words: tuple[str, ...], run: str
+) -> None:
+    """Compose files for Triton's image run `tritonserver`, or a shell that does."""
+    stand_in = tmp_path / "nereid"
+    stand_in.write_text('#!/bin/sh\necho nereid "$@"\n')
+    stand_in.chmod(0o755)
+    start = DOCKERFILE.parent / "start.sh"
+    done = subprocess.run(
+        ["sh", start, *words],
+        env={"PATH": f"{tmp_path}:/bin:/usr/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == run
 
 
 def test_image_says_which_extras_there_are() -> None:
