@@ -13,7 +13,7 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import infer_backend
+from app.core.config.normalise import infer_backend, refuse_ensemble_backend
 from app.core.config.text import MAX_CONFIG_BYTES, parse_pbtxt
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
 from app.core.paths import path_inside
@@ -59,6 +59,7 @@ def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig
             f"unexpected directory name '{entry.name}' for model '{config.name}', "
             "directory name must equal model name"
         )
+    refuse_ensemble_backend(config)
     try:
         config = infer_backend(config, version_listing(entry))
     except InferError as error:

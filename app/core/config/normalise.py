@@ -53,6 +53,19 @@ BACKEND_OF_PLATFORM: Final = {known.platform: known.backend for known in KNOWN_M
 }
 
 
+def refuse_ensemble_backend(config: mc.ModelConfig) -> None:
+    """Say what a configuration with `backend: "ensemble"` should have, which Triton takes for any backend.
+
+    Raises:
+        InferError: INVALID_ARG for such a configuration.
+    """
+    if config.backend == ENSEMBLE:
+        raise invalid_arg(
+            f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE}' and empty backend type: "
+            f'write platform: "{ENSEMBLE}" in place of backend: "{ENSEMBLE}"'
+        )
+
+
 def infer_backend(config: mc.ModelConfig, listing: Collection[str]) -> mc.ModelConfig:
     """Return a copy with `backend`, `platform` and `default_model_filename` filled in where they are known.
 

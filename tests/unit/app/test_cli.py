@@ -367,8 +367,13 @@ def test_main_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
     """The settings of the servers that were run."""
     found: list[ServerSettings] = []
+
+    def run(settings: ServerSettings) -> int:
+        found.append(settings)
+        return 0
+
     module = ModuleType("app.launcher")
-    module.run = lambda settings: found.append(settings) or 0  # type: ignore[attr-defined]
+    module.run = run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "app.launcher", module)
     return found
 

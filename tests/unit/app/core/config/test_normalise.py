@@ -5,7 +5,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import change_requires_reload, dims_text, input_specs, output_specs
-from app.core.config.normalise import infer_backend, normalise
+from app.core.config.normalise import infer_backend, normalise, refuse_ensemble_backend
 from app.core.errors import ErrorCode, InferError
 
 
@@ -71,6 +71,16 @@ def test_backend(given: str, listing: set[str], found: tuple[str, str, str]) -> 
 def test_backend_from_the_models_name() -> None:
     result = infer_backend(parse('name: "model.identity"'), {"weights"})
     assert (result.backend, result.default_model_filename) == ("identity", "model.identity")
+
+
+@pytest.mark.parametrize("more", ["", "ensemble_scheduling { step { model_name: 'a' } }"])
+def test_ensemble_as_a_backend_is_told_what_it_should_be(more: str) -> None:
+    with pytest.raises(InferError) as raised:
+        refuse_ensemble_backend(parse(f'name: "e" backend: "ensemble" {more}'))
+    assert str(raised.value) == (
+        "Ensemble model 'e' must have platform type 'ensemble' and empty backend type: write "
+        'platform: "ensemble" in place of backend: "ensemble"'
+    )
 
 
 def test_a_directory_where_a_file_is_expected_is_not_the_model() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, not_found
 from app.core.rollout.status import RolloutChange
+from app.core.server_metadata import EXTENSIONS
 from app.core.tensors import InferRequest
-from app.ingress.service.routed import EXTENSIONS, RoutedInferenceService
+from app.ingress.service.routed import RoutedInferenceService
 from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
