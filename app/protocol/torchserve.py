@@ -5,9 +5,7 @@ a request: its name, its content type and its bytes. A body that is no form is o
 Parts, types and errors were compared with those of TorchServe 0.12.0.
 """
 
-import email.policy
 import json
-from email.parser import BytesParser
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -16,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.datatypes import pack_bytes
 from app.core.errors import InferError, internal, invalid_arg, not_found
 from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.protocol import forms
 
 NAMES: Final = "names"
 TYPES: Final = "content_types"
@@ -23,8 +22,7 @@ PARTS: Final = "parts"
 ANSWER: Final = "answer"
 ANSWER_TYPE: Final = "content_type"
 _BODY: Final = "body"
-_MAX_PARTS: Final = 1024
-_FORM: Final = "multipart/form-data"
+_UNKNOWN: Final = "application/octet-stream"
 _FIELDS: Final = "application/x-www-form-urlencoded"
 
 Part = tuple[str, str, bytes]
@@ -42,8 +40,8 @@ def decode_prediction(
     if {tensor.name for tensor in config.input} != {NAMES, TYPES, PARTS}:
         raise invalid_arg(f"'{model}' is no model of TorchServe: call /v2/models/{model}/infer")
     parts: list[Part] = []
-    if content_type.startswith(_FORM):
-        parts = _form(bytes(body), content_type)
+    if content_type.startswith(forms.MEDIA_TYPE):
+        parts = _form(body, content_type)
     elif content_type.startswith(_FIELDS):
         parts = _fields(bytes(body))
     parts = parts or [(_BODY, content_type, bytes(body))]
@@ -56,29 +54,18 @@ def decode_prediction(
     )
 
 
-def _form(body: bytes, content_type: str) -> list[Part]:
-    """Return the parts of a form."""
-    head = b"Content-Type: %b\r\n\r\n" % content_type.encode("latin-1", "replace")
-    message = BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
-    parts = list(message.iter_parts()) if message.is_multipart() else []
-    if not parts or len(parts) > _MAX_PARTS:
-        raise invalid_arg("expected a form of 1 to 1024 parts")
-    found = []
-    for part in parts:
-        name = part.get_param("name", header="content-disposition")
-        if not isinstance(name, str):
-            raise invalid_arg("a part of the form has no name")
-        content = part.get_payload(decode=True)
-        # TorchServe takes types from files alone.
-        kind = part.get("content-type", "application/octet-stream") if part.get_filename() else ""
-        found.append((name, str(kind), content if isinstance(content, bytes) else b""))
-    return found
+def _form(body: bytes | memoryview, content_type: str) -> list[Part]:
+    """Return the parts of a form; TorchServe takes types from files alone."""
+    return [
+        (part.name, (part.media_type or _UNKNOWN) if part.file_name else "", part.data)
+        for part in forms.read_form(body, content_type)
+    ]
 
 
 def _fields(body: bytes) -> list[Part]:
     """Return the fields of a form in one line; none for another body, which curl calls so by default."""
     try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=b"=" in body, max_num_fields=_MAX_PARTS)
+        pairs = parse_qsl(body.decode(), keep_blank_values=b"=" in body, max_num_fields=forms.MAX_PARTS)
     except ValueError:
         return []
     return [(name, "", value.encode()) for name, value in pairs]
