@@ -52,6 +52,7 @@ def test_its_process_dies_and_comes_back(grpc_client: Driver) -> None:
     _, before = ask(grpc_client, one)
     with pytest.raises(Refused) as caught:
         ask(grpc_client, one, do="end")
+    assert caught.value.refusal.status == "UNAVAILABLE"
     text = f"for model instance '{NAME}_0_0', message: Stub process '{NAME}_0_0' is not healthy."
     assert caught.value.refusal.text.endswith(f"{text} It ended with exit status 1.")
     deadline = time.monotonic() + 60

@@ -70,9 +70,12 @@ def execution_failed(instance_name: str, error: BaseException, skip: str) -> Fai
 
 
 def stub_failed(instance_name: str, text: str) -> Failure:
-    """Return the failure of a request whose worker process ended, in Triton's words."""
+    """Return the failure of a request whose worker process ended, in Triton's words.
+
+    The code, Triton's is INTERNAL, is that of a request whose replica ended: a client may repeat either.
+    """
     return Failure(
-        ErrorCode.INTERNAL,
+        ErrorCode.UNAVAILABLE,
         f"Failed to process the request(s) for model instance '{instance_name}', message: {text}",
         FailureReason.BACKEND,
     )

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal
+from app.core.errors import Failure, InferError, internal
 from app.core.pauses import growing_pause
 from app.core.tensors import SequenceId
 from backends.base import Begun, Instance, Request
@@ -124,8 +124,7 @@ class Supervisor:
         if process is None or process.process.ended:
             process = self._wait_started()
         if process is None:
-            failure = stub_failed(self._described.name, not_healthy(self._described.name))
-            raise InferError(ErrorCode.UNAVAILABLE, failure.message, FailureReason.BACKEND)
+            raise stub_failed(self._described.name, not_healthy(self._described.name)).error()
         process.execute(requests, clock)
 
     def begin(self, requests: Sequence[Request], clock: Clocked) -> Begun | None:

@@ -145,7 +145,7 @@ def test_an_instance_that_dies_fails_its_own_requests_only(models: Models) -> No
     (models.folder / "wait").touch()
     (victim,) = models.wrote("made-") - models.wrote("held-")
     failure = models.ask("die").result(60).failure
-    assert failure is not None and failure.code is ErrorCode.INTERNAL and UNHEALTHY in failure.message
+    assert failure is not None and failure.code is ErrorCode.UNAVAILABLE and UNHEALTHY in failure.message
     late = models.ask("late")
     models.go()
     (survivor,) = models.wrote("held-")

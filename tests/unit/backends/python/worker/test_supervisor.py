@@ -37,7 +37,7 @@ def test_a_process_that_dies_is_started_again(
     error = call.responses[0].failure
     assert error is not None
     assert (error.code, error.message) == (
-        ErrorCode.INTERNAL,
+        ErrorCode.UNAVAILABLE,
         "Failed to process the request(s) for model instance 'm_0_0', message: Stub process 'm_0_0' is not"
         f" healthy. It ended with {how}.",
     )
