@@ -23,7 +23,7 @@ from deployments.spec import Description, ModelSpec
 logger = logging.getLogger(__name__)
 
 ABANDON_S: Final = 2.0
-"""Time for a load to end when its model is to be unloaded."""
+"""Time for a load to end when its model is to be unloaded, and nobody has requested either."""
 _ABANDONED: Final = "Unavailable: unloaded while it was loading"
 _TOO_LONG: Final = "Internal: not loaded within"
 
@@ -76,22 +76,24 @@ class Deployer:
         """The models whose replicas are being waited for."""
 
     @asynccontextmanager
-    async def abandoning(self, models: Collection[str]) -> AsyncIterator[None]:
-        """Give up loads of models that are to be unloaded, unless they end soon; meanwhile the block runs.
+    async def abandoning(self, models: Collection[str], after_s: float) -> AsyncIterator[None]:
+        """Give up loads of models that are to be unloaded, unless they end in time; meanwhile the block runs.
 
-        Their processes are killed: a load may never return.
+        Their processes are killed: a load may never return. Loads that are requested later are not given up.
         """
-        task = asyncio.create_task(self._abandon(models))
+        task = asyncio.create_task(self._abandon(models, after_s))
         try:
             yield
         finally:
             task.cancel()
 
-    async def _abandon(self, models: Collection[str]) -> None:
+    async def _abandon(self, models: Collection[str], after_s: float) -> None:
+        awaited = {operation for model in models for operation in self._locks.operations(model)}
         while True:  # a load that waited for another one may never return either
-            await asyncio.sleep(ABANDON_S)
-            for waiting in [task for task, model in self._waiting.items() if model in models]:
-                waiting.cancel()
+            await asyncio.sleep(after_s)
+            for waiting, model in [*self._waiting.items()]:
+                if model in models and awaited.intersection(self._locks.operations(model)[:1]):
+                    waiting.cancel()
 
     async def deploy(self, candidate: Candidate, version: int, replicas: int = 0) -> Description:
         """Deploy a version, with `--model-load-retry-count` retries; delete each failed application.

@@ -14,7 +14,7 @@ from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
 from deployments.manager.catalog import Candidate, Catalog
-from deployments.manager.deployer import Applications, Deployer
+from deployments.manager.deployer import ABANDON_S, Applications, Deployer
 from deployments.manager.ensemble_loads import EnsembleLoads
 from deployments.manager.ensembles import effective, is_ensemble
 from deployments.manager.model_locks import ModelLocks
@@ -169,7 +169,7 @@ class Lifecycle:
         """Take a version out of service, or give up its load; its application ends after its requests."""
         entry = self.entries.get(name, {}).get(version)
         loads = [name] if entry is not None and entry.state is ModelState.LOADING else []
-        async with self.deployer.abandoning(loads), self.locks.acquire(name):
+        async with self.deployer.abandoning(loads, ABANDON_S), self.locks.acquire(name):
             entries = [entry for entry in self.versions(name) if entry.version == version]
             self._end_in_background(await self._retire(entries))
 

@@ -26,6 +26,7 @@ from app.routing.table import RoutingTable, encode_table
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog
+from deployments.manager.deployer import ABANDON_S
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import LONG_LOAD_S
 from deployments.manager.polling import Poller
@@ -325,7 +326,7 @@ class RepositoryManager:
 
     async def _apply_change(self, name: str, present: bool) -> None:
         if not present:
-            async with self.lifecycle.deployer.abandoning([name]):
+            async with self.lifecycle.deployer.abandoning([name], ABANDON_S):
                 await self.lifecycle.unload(name, wait=False)
         elif not await self._on_demand.relist(name):
             await self.lifecycle.load_quietly(name)

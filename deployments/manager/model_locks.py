@@ -79,7 +79,11 @@ class ModelLocks:
 
     def users(self, name: str) -> int:
         """Return the number of operations on a model, running and waiting."""
-        return len(self._locks[name].operations) if name in self._locks else 0
+        return len(self.operations(name))
+
+    def operations(self, name: str) -> Sequence[Operation]:
+        """Return the operations on a model, the running one first."""
+        return self._locks[name].operations if name in self._locks else ()
 
     @asynccontextmanager
     async def acquire(self, name: str) -> AsyncIterator[Operation]:

@@ -9,7 +9,7 @@ from app.core.identifiers import name_of
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog, PollFailure, poll_failure
 from deployments.manager.lifecycle import Lifecycle
-from deployments.manager.model_locks import requested_by
+from deployments.manager.model_locks import LONG_LOAD_S, requested_by
 from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.overrides import Overrides
 
@@ -109,7 +109,8 @@ class Requests:
             with requested_by(requester):
                 await asyncio.gather(*unloads)
         else:
-            async with lifecycle.deployer.abandoning(models):
+            # As in Triton, a load in progress succeeds, and the unload waits for it.
+            async with lifecycle.deployer.abandoning(models, LONG_LOAD_S):
                 await lifecycle.ensembles.wait_not_needed(models)
                 await asyncio.gather(*unloads)
         await self._catalog.registered.forget(name)

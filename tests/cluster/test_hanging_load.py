@@ -73,7 +73,7 @@ def test_a_load_that_never_returns(tmp_path: Path) -> None:
         client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
         began = time.monotonic()
         client.unload_model("stuck")
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 50  # it is given up after half a minute
         wait_until(lambda: not first.thread.is_alive(), 20.0, "the load is answered")
         assert "unloaded while it was loading" in first.error
         wait_until(lambda: not server.replicas("stuck:1"), 30.0, "its process is killed")

@@ -5,16 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from deployments.manager import deployer, manager
+from deployments.manager import manager, requests
 from deployments.manager.manager import RepositoryManager
 from deployments.manager.model_locks import ModelLocks
 from tests.unit.deployments.manager.manager_bench import Bench, load, states
+from tests.unit.ensembles import ensemble, model, step
 from tests.waiting import let_run, until
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployer, "ABANDON_S", 0.01)
+    monkeypatch.setattr(manager, "ABANDON_S", 0.01)
+    monkeypatch.setattr(requests, "LONG_LOAD_S", 0.01)
 
 
 async def hanging(bench: Bench, made: RepositoryManager, name: str) -> "asyncio.Task[str]":
@@ -44,6 +46,46 @@ async def test_a_load_that_never_returns_is_unloaded_at_once(bench: Bench) -> No
     del bench.serve.gates["m"]
     await load(made, "m")
     assert await states(made) == [("m", "1", "READY")]
+
+
+async def test_an_unload_waits_for_a_load_in_progress_and_both_succeed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "LONG_LOAD_S", 30.0)
+    made = await bench.start_explicit()
+    gate = bench.serve.gates["m"] = asyncio.Event()
+    bench.add("m")
+    loading = asyncio.create_task(load(made, "m"))
+    await until(lambda: bench.serve.loading)
+    unloading = asyncio.create_task(made.unload("m"))
+    await asyncio.sleep(0.05)
+    assert not unloading.done() and not loading.done()
+    gate.set()
+    await asyncio.gather(loading, unloading)
+    assert bench.serve.killed == []
+    assert await states(made) == [("m", "1", "UNAVAILABLE")]
+
+
+async def test_a_load_that_begins_during_an_unload_is_not_given_up(bench: Bench) -> None:
+    """The unload goes on after it has released the model: it waits for a model of the ensemble."""
+    made = await bench.start_explicit()
+    bench.add("m", model())
+    bench.add("e", ensemble(step({"x": "IN"}, {"y": "OUT"}, "m")))
+    await load(made, "e")
+    bench.serve.may_delete.clear()
+    unloading = asyncio.create_task(made.unload("e", True))
+    await until(lambda: "m:1" in bench.serve.deleted)
+    bench.serve.gates["e"] = asyncio.Event()
+    bench.add("e", model())
+    loading = asyncio.create_task(load(made, "e"))
+    await until(lambda: bench.serve.loading)
+    await asyncio.sleep(0.05)  # the unload gives up every 0.01 s what it waits for
+    assert not unloading.done() and not loading.done()
+    bench.serve.gates["e"].set()
+    await loading
+    bench.serve.may_delete.set()
+    await unloading
+    assert ("e", "1", "READY") in await states(made)
 
 
 async def test_a_model_that_unloads_itself_while_it_loads_is_not_killed(bench: Bench) -> None:
