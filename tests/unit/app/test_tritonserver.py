@@ -2,12 +2,19 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from app.cli import LISTEN_ADDRESS, main, tritonserver
 from app.settings.settings import ServerSettings
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
