@@ -7,6 +7,8 @@ with tritonserver.Server(model_repository="/models") as server:
         print(numpy.from_dlpack(response.outputs["OUTPUT0"]))
 """
 
+from types import SimpleNamespace
+
 from nereid.internals import load_internals
 
 load_internals()
@@ -25,7 +27,12 @@ from app.inprocess.errors import (  # noqa: E402
     UnsupportedError,
 )
 from app.inprocess.fronts import KServeGrpc, KServeHttp, Metrics  # noqa: E402
-from app.inprocess.inference import InferenceRequest, InferenceResponse  # noqa: E402
+from app.inprocess.inference import (  # noqa: E402
+    AsyncResponseIterator,
+    InferenceRequest,
+    InferenceResponse,
+    ResponseIterator,
+)
 from app.inprocess.kinds import (  # noqa: E402
     DataType,
     DLDeviceType,
@@ -47,6 +54,20 @@ from app.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterReso
 from app.inprocess.server import ModelDictionary, Server  # noqa: E402
 from app.inprocess.tensors import MemoryBuffer, Tensor  # noqa: E402
 
+# Where programs written for older releases of Triton look for these, as attributes.
+_api = SimpleNamespace(
+    _dlpack=SimpleNamespace(DLDeviceType=DLDeviceType),
+    _memorybuffer=SimpleNamespace(MemoryBuffer=MemoryBuffer),
+    _model=SimpleNamespace(Model=Model),
+    _request=SimpleNamespace(InferenceRequest=InferenceRequest),
+    _response=SimpleNamespace(
+        AsyncResponseIterator=AsyncResponseIterator,
+        InferenceResponse=InferenceResponse,
+        ResponseIterator=ResponseIterator,
+    ),
+    _server=SimpleNamespace(Options=Options, Server=Server),
+    _tensor=SimpleNamespace(DataType=DataType, Tensor=Tensor),
+)
 __version__ = server_version()
 __all__ = [
     "AlreadyExistsError",

@@ -1,19 +1,24 @@
 """The fronts of the in-process API: HTTP, gRPC and metrics as objects beside a server."""
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import Annotated as A
 from typing import Any, ClassVar, Final
 
 import msgspec
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from app.engine.fronts import Fronts
-from app.inprocess.errors import InvalidArgumentError, UnavailableError, triton_errors
+from app.inprocess.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, triton_errors
 from app.inprocess.server import Server
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.ports import check_ports
 
 _GRACE_S: Final = 1.0
+_Port = A[int, Field(ge=0, le=65535)]
+_Count = A[int, Field(ge=0)]
+_Positive = A[int, Field(gt=0)]
 _CLOSED: Final = {
     "allow_http": False,
     "allow_grpc": False,
@@ -27,6 +32,7 @@ class _Front:
     """One front; `with` starts and stops it."""
 
     kind: ClassVar[Any]
+    title: ClassVar[str]
 
     def __init__(self, server: Server, options: Any = None) -> None:
         """Make a front of a started server.
@@ -47,21 +53,42 @@ class _Front:
         )
         self._settings = settings
         self._fronts = Fronts(server.engine, settings)
+        self._server = server
+        self._open = self._ended = False
 
     def start(self) -> None:
         """Listen.
 
         Raises:
+            AlreadyExistsError: it listens already.
             UnavailableError: the address cannot be used.
         """
+        if self._open:
+            raise AlreadyExistsError(f"{self.title} server is already running.")
         try:
             check_ports(self._settings)
             self._fronts.open()
         except (SettingsError, OSError, ValueError) as error:
             raise UnavailableError(str(error)) from None
+        self._open, self._ended = True, False
+        self._server.fronts.append(self.end)
 
     def stop(self) -> None:
-        """Answer the requests on the open connections, and close."""
+        """Answer the requests on the open connections, and close.
+
+        Raises:
+            UnavailableError: it does not listen.
+        """
+        if not self._open:
+            raise UnavailableError(f"{self.title} server is not running.")
+        self._open = False
+        if not self._ended:
+            self._server.fronts.remove(self.end)
+            self.end()
+
+    def end(self) -> None:
+        """Close, as `stop` and a server that stops before its fronts do."""
+        self._ended = True
         self._fronts.close(_GRACE_S)
 
     def __enter__(self) -> "_Front":
@@ -69,7 +96,8 @@ class _Front:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        if self._open:
+            self.stop()
 
 
 @dataclass
@@ -77,9 +105,9 @@ class _HttpOptions:
     """Where and how HTTP is served; by default to this machine alone. `thread_count` has no effect."""
 
     address: str = "127.0.0.1"
-    port: int = 8000
+    port: _Port = 8000
     reuse_port: bool = False
-    thread_count: int = 8
+    thread_count: _Positive = 8
     header_forward_pattern: str = ""
 
     def flags(self) -> dict[str, object]:
@@ -99,6 +127,7 @@ class KServeHttp(_Front):
     Options = _HttpOptions
     Server: ClassVar[type["KServeHttp"]]
     kind = _HttpOptions
+    title = "HTTP"
 
 
 KServeHttp.Server = KServeHttp
@@ -118,27 +147,30 @@ class _CompressionLevel(IntEnum):
 class _GrpcOptions:
     """Where and how gRPC is served; by default to this machine alone.
 
-    Without effect are compression, the pool of allocations, and the limits of pings without data.
+    Without effect are compression, threads, the pools of allocations and responses, and the limits of pings
+    without data.
     """
 
     address: str = "127.0.0.1"
-    port: int = 8001
+    port: _Port = 8001
     reuse_port: bool = False
     use_ssl: bool = False
     server_cert: str = ""
     server_key: str = ""
     root_cert: str = ""
     use_mutual_auth: bool = False
-    keepalive_time_ms: int = 7_200_000
-    keepalive_timeout_ms: int = 20_000
+    keepalive_time_ms: _Count = 7_200_000
+    keepalive_timeout_ms: _Count = 20_000
     keepalive_permit_without_calls: bool = False
-    http2_max_pings_without_data: int = 2
-    http2_min_recv_ping_interval_without_data_ms: int = 300_000
-    http2_max_ping_strikes: int = 2
-    max_connection_age_ms: int = 0
-    max_connection_age_grace_ms: int = 0
+    http2_max_pings_without_data: _Count = 2
+    http2_min_recv_ping_interval_without_data_ms: _Count = 300_000
+    http2_max_ping_strikes: _Count = 2
+    max_connection_age_ms: _Count = 0
+    max_connection_age_grace_ms: _Count = 0
     infer_compression_level: int = _CompressionLevel.NONE
-    infer_allocation_pool_size: int = 8
+    infer_thread_count: _Count = 2
+    infer_allocation_pool_size: _Count = 8
+    max_response_pool_size: _Count = 2_147_483_647
     forward_header_pattern: str = ""
 
     def flags(self) -> dict[str, object]:
@@ -173,6 +205,7 @@ class KServeGrpc(_Front):
     Options = _GrpcOptions
     Server: ClassVar[type["KServeGrpc"]]
     kind = _GrpcOptions
+    title = "GRPC"
 
 
 KServeGrpc.Server = KServeGrpc
@@ -183,8 +216,8 @@ class _MetricsOptions:
     """Where metrics are served; by default to this machine alone. `thread_count` has no effect."""
 
     address: str = "127.0.0.1"
-    port: int = 8002
-    thread_count: int = 8
+    port: _Port = 8002
+    thread_count: _Positive = 8
 
     def flags(self) -> dict[str, object]:
         """Return the flags of a server."""
@@ -196,3 +229,4 @@ class Metrics(_Front):
 
     Options = _MetricsOptions
     kind = _MetricsOptions
+    title = "HTTP"

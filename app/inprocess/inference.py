@@ -19,6 +19,7 @@ from app.inprocess.tensors import Device, Tensor
 
 _START: Final = int(RequestFlag.SEQUENCE_START)
 _END: Final = int(RequestFlag.SEQUENCE_END)
+_PARAMETERS: Final = (str, int, float, bool)
 
 
 class Addressed(Protocol):
@@ -63,7 +64,16 @@ class InferenceRequest:
     response_queue: "queue.SimpleQueue[InferenceResponse] | asyncio.Queue[InferenceResponse] | None" = None
 
     def to_infer(self) -> InferRequest:
-        """Return the request in the form of the server."""
+        """Return the request in the form of the server.
+
+        Raises:
+            InvalidArgumentError: a parameter of another type.
+        """
+        for name, value in self.parameters.items():
+            if type(value) not in _PARAMETERS:
+                raise InvalidArgumentError(
+                    f"parameter '{name}' is {type(value)}, not str, int, float or bool"
+                )
         flags = int(self.flags)  # operators of an enumeration make members, which takes a microsecond each
         return InferRequest(
             self.model.name,

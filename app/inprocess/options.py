@@ -1,13 +1,19 @@
 """The options of the in-process API, and the settings of a server that they mean."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, cast
 
-from app.inprocess.errors import InvalidArgumentError
+from app.inprocess.errors import InternalError, InvalidArgumentError
 from app.inprocess.kinds import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
+from app.inprocess.logs import LogCallback
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
+
+_CHECKED: Final = (str, int, float, bool)
+"""Types of options that Triton's binding checks when the server starts."""
+_NUMBERS: Final = (int, float)
 
 
 @dataclass(slots=True)
@@ -34,6 +40,7 @@ class Options:
 
     What has no counterpart here is accepted and without effect: memory pools, threads of the buffer manager,
     peer access, the compute capability, directories of caches and agents, and limits of devices.
+    `log_callback` gets the records of the log, of this process, in place of the file or the console.
     """
 
     model_repository: str | list[str] = field(default_factory=list)
@@ -72,18 +79,34 @@ class Options:
     backend_configuration: dict[str, dict[str, str]] = field(default_factory=dict)
     host_policies: dict[str, dict[str, str]] = field(default_factory=dict)
     metrics_configuration: dict[str, dict[str, str]] = field(default_factory=dict)
+    log_callback: LogCallback | None = None
 
     def settings(self) -> ServerSettings:
         """Return the settings of a server.
 
         Raises:
-            InvalidArgumentError: there is no repository.
+            InvalidArgumentError: no repository is given.
+            InternalError: a repository does not exist.
+            TypeError: a value of another type.
             SettingsError: a value that cannot be used.
         """
+        self._check_types()
         if not self.model_repository:
             raise InvalidArgumentError("Model repository must be specified.")
-        paths = [self.model_repository] if isinstance(self.model_repository, str) else self.model_repository
+        paths = (
+            [self.model_repository] if isinstance(self.model_repository, str) else [*self.model_repository]
+        )
+        for path in paths if self.exit_on_error else ():
+            if "://" not in path and not Path(path).exists():
+                raise InternalError(f"failed to stat file {path}")
         return from_args({**self._server(paths), **self._logging(), **self._lists()})
+
+    def _check_types(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            allowed = _NUMBERS if each.type is float else each.type
+            if each.type in _CHECKED and not isinstance(value, cast("type", allowed)):
+                raise TypeError(f"{each.name} must be {cast('type', each.type).__name__}, not {value!r}")
 
     def _server(self, paths: list[str]) -> dict[str, object]:
         modes = {ModelControlMode.NONE: "none", ModelControlMode.POLL: "poll"}

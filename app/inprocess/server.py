@@ -1,7 +1,7 @@
 """The server of the in-process API."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from app.inprocess.errors import (
     triton_errors,
 )
 from app.inprocess.kinds import MetricFormat, ModelControlMode
+from app.inprocess.logs import send_records
 from app.inprocess.model import Model
 from app.inprocess.options import Options
 from app.protocol.http.messages import encode_server_metadata
@@ -44,6 +45,9 @@ class Server:
 
     Args:
         options: how it is started; by default `Options` of the keywords.
+
+    Attributes:
+        fronts: close the fronts that are open.
     """
 
     def __init__(self, options: Options | None = None, **fields: Any) -> None:
@@ -52,6 +56,7 @@ class Server:
         except TypeError as error:
             raise InvalidArgumentError(str(error)) from None
         self._engine: Engine | None = None
+        self.fronts: list[Callable[[], None]] = []
 
     def start(
         self, wait_until_ready: bool = False, polling_interval: float = 0.1, timeout: float | None = None
@@ -65,13 +70,15 @@ class Server:
 
         Raises:
             InvalidArgumentError: the options cannot be used, or the server runs.
-            InternalError: a model could not be loaded, and `exit_on_error` is set.
+            InternalError: a repository is missing or a model could not be loaded, and `exit_on_error` is set.
+            TypeError: an option of another type.
             UnavailableError: not ready in time.
         """
         if self._engine is not None:
             raise InvalidArgumentError("Server already started")
         with triton_errors():
             settings = self.options.settings()
+            send_records(self.options.log_callback)
             configure_logging(settings.log)
             self._engine = Engine(settings)
             try:
@@ -98,7 +105,10 @@ class Server:
             time.sleep(polling_interval)
 
     def stop(self) -> None:
-        """Answer the requests in flight and unload every model."""
+        """Close the fronts, answer the requests in flight and unload every model."""
+        fronts, self.fronts = self.fronts, []
+        for close in fronts:
+            close()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

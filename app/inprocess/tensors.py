@@ -67,8 +67,19 @@ class MemoryBuffer:
         return int(self.owner.data_ptr())
 
 
+class _Held:
+    """An array that holds the tensor whose data it is, as long as somebody else has it."""
+
+    __slots__ = ("__array_interface__", "_array", "_tensor")
+
+    def __init__(self, tensor: "Tensor", array: Array) -> None:
+        self.__array_interface__ = array.__array_interface__
+        self._array = array
+        self._tensor = tensor
+
+
 class Tensor:
-    """A tensor, whose data other frameworks read by DLPack.
+    """A tensor, whose data other frameworks read by DLPack, which holds the tensor meanwhile.
 
     Attributes:
         data_type: of its elements.
@@ -113,7 +124,9 @@ class Tensor:
             raise UnsupportedError(f"DLPack stream synchronization on memory type {self.memory_type!r}")
         if self.data_type is DataType.BYTES:
             raise UnsupportedError("DLPack has no type for BYTES: use to_bytes_array or to_string_array")
-        return received_tensor(self.wire("")).__dlpack__()
+        exported = received_tensor(self.wire(""))
+        exported._array = np.asarray(_Held(self, exported.as_numpy()))
+        return exported.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DEVICES[self.memory_type], self.memory_type_id

@@ -74,11 +74,24 @@ class _Console(logging.StreamHandler[Any]):
         super().emit(record)
 
 
+_receiver: logging.Handler | None = None
+"""What gets every record of this process in place of the file or the console."""
+
+
+def receive_records(handler: logging.Handler | None) -> None:
+    """Have a handler get the records of our packages; None is the file or the console again.
+
+    It counts from the next call of `configure_logging`, and for those after it.
+    """
+    global _receiver
+    _receiver = handler
+
+
 def configure_logging(config: LogConfig) -> None:
     """Send the records of our packages where `config` says, in Triton's format; may be called again."""
-    handler = _open(config.log_file)
+    handler = _receiver or _open(config.log_file)
     handler.setFormatter(TritonFormatter(config.log_format == "ISO8601"))
-    handler.addFilter(lambda record: _wanted(config, record))
+    handler.filters = [lambda record: _wanted(config, record)]
     for package in PACKAGES:
         package_logger = logging.getLogger(package)
         replaced, package_logger.handlers = package_logger.handlers, [handler]
