@@ -8,10 +8,10 @@ import pytest
 from hypothesis import settings
 
 from app.tools.migrate import torchserve
-from app.tools.migrate.plan import write
+from app.tools.migrate.writing import write
 from tests import environments
 from tests.server import ROOT, WITH_ENGINE, EngineServer, Server, free_port
-from tests.unit.app.tools.migrate.sources import archive
+from tests.unit.app.tools.migrate.sources import archive, migrated
 
 # No deadline: a slow machine is no defect. `make test` takes fewer examples, and the same ones each time;
 # `make test-unit` takes new ones, `make fuzz` looks for long.
@@ -36,10 +36,10 @@ def nereid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     own = tmp_path_factory.mktemp("own") / "environment_model"
     shutil.copytree(CONTRACT_MODELS.parent / own.name, own)
     environments.make(own / "environment")
-    migrated = tmp_path_factory.mktemp("migrated")
-    for model in torchserve.models(archive(tmp_path_factory.mktemp("mar") / "doubler.mar")):
-        write(model, migrated)
-    repositories = [ROOT / "model_repository", CONTRACT_MODELS, own.parent, migrated]
+    handlers = tmp_path_factory.mktemp("migrated")
+    for model in migrated(torchserve.models(archive(tmp_path_factory.mktemp("mar") / "doubler.mar"))):
+        write(model, handlers)
+    repositories = [ROOT / "model_repository", CONTRACT_MODELS, own.parent, handlers]
     arguments = [f"--model-repository={path}" for path in repositories]
     arguments += ["--allow-client-shm=true", "--vertex-ai-default-model=simple"]
     arguments += ["--allow-tfserving=true", "--allow-torchserve=true"]

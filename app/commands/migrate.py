@@ -3,31 +3,44 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from app.tools.migrate import kserve, mlserver, tfserving, torchserve, verify
-from app.tools.migrate.plan import MigratedModel, MigrationError, Written, write
+from app.tools.migrate import bentoml, eas, kserve, mlserver, seldon, tfserving, torchserve, verify
+from app.tools.migrate.plan import Found, MigratedModel, MigrationError, Refused, planned, printable
+from app.tools.migrate.writing import Written, write
 
-_ABOUT: Final = "Make a model repository of the models of TensorFlow Serving, TorchServe, MLServer or KServe."
+_ABOUT: Final = (
+    "Make a model repository of the models of TensorFlow Serving, TorchServe, MLServer, KServe, Seldon, "
+    "BentoML or Alibaba PAI-EAS."
+)
 _EXAMPLE: Final = """examples:
   nereid migrate tfserving models.config --to repository
   nereid migrate torchserve model_store --to repository
   nereid migrate mlserver models --to repository --json
   nereid migrate kserve services.yaml --storage /mnt/models --to repository
+  nereid migrate seldon deployments.yaml --storage /mnt/models --to repository
+  nereid migrate bentoml bentos/iris/1 --storage ~/bentoml/models --to repository
+  nereid migrate eas service.json --storage /mnt/models --to repository
   nereid migrate tfserving models.config --to repository --verify http://old:8501 --nereid http://localhost:8000
 
 Files are linked where the file system can, otherwise copied; nothing of the source is executed, unpickled
-or changed. What is not carried over is printed. The exit status is 0 when every model was written, and found
+or changed. All of it is checked before anything is written; a model that cannot be carried over does not stop
+the others. What is not carried over is printed. The exit status is 0 when every model was written, and found
 equal by --verify, 1 when one was not, 2 when there is nothing to migrate. docs/migrate.md has more."""
 _SOURCES: Final = {
     "tfserving": "a models.config, or a directory of models with <version>/saved_model.pb",
     "torchserve": "a .mar, a directory of them, or a config.properties",
     "mlserver": "a directory with model-settings.json, or of such directories",
     "kserve": "a YAML file of InferenceServices",
+    "seldon": "a YAML file of SeldonDeployments (Core 1) or Models (Core 2)",
+    "bentoml": "the directory of a Bento, or of a bentofile.yaml",
+    "eas": "the JSON of a service, or a directory of them",
 }
+_NOT_V2: Final = ("bentoml",)
+"""Whose servers have no API that ours has, to compare answers."""
 
 
 class Outcome(NamedTuple):
@@ -53,20 +66,22 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--verify and --load need --nereid URL")
     if arguments.verify and arguments.kind == "torchserve" and not arguments.input:
         parser.error("--verify of TorchServe needs --input FILE: only its handlers know what they take")
-    outcomes = []
+    if arguments.verify and arguments.kind in _NOT_V2:
+        parser.error(
+            f"--verify needs an old server with an API that ours has, which {arguments.kind} has not"
+        )
     try:
-        for outcome in _outcomes(arguments):
-            outcomes.append(outcome)
-            if not arguments.json:
-                print(_text(outcome), flush=True)
+        found = planned(_found(arguments), arguments.to)
     except (MigrationError, OSError) as error:
-        if not arguments.json or not outcomes:
-            print(f"nereid migrate: {error}", file=sys.stderr)
-        outcomes.append(Outcome("", None, (), str(error)))
-    if arguments.json:
-        print(json.dumps([_fields(outcome) for outcome in outcomes], indent=2, ensure_ascii=False))
-    if not any(outcome.model for outcome in outcomes):
+        print(f"nereid migrate: {printable(error)}", file=sys.stderr)
         return 2
+    outcomes = []
+    for outcome in _outcomes(found, arguments):
+        outcomes.append(outcome)
+        if not arguments.json:
+            print(_text(outcome), flush=True)
+    if arguments.json:
+        print(json.dumps([_fields(outcome) for outcome in outcomes], indent=2))
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 
@@ -91,7 +106,8 @@ def _parser() -> argparse.ArgumentParser:
         "--storage",
         type=Path,
         metavar="DIRECTORY",
-        help="of KServe: the model, or a directory of each service's name with it",
+        help="of KServe, Seldon and PAI-EAS: the model, or a directory of each service's name with it; "
+        "of BentoML: its store of models",
     )
     parser.add_argument("--load", action="store_true", help="have the server --nereid load each model")
     parser.add_argument(
@@ -105,32 +121,42 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _models(arguments: argparse.Namespace) -> Iterator[MigratedModel]:
-    if not arguments.source.exists():
-        raise MigrationError(f"there is no {arguments.source}")
-    readers: dict[str, Callable[[], Iterator[MigratedModel]]] = {
-        "tfserving": partial(tfserving.models, arguments.source, arguments.batching_parameters_file),
-        "torchserve": partial(torchserve.models, arguments.source),
-        "mlserver": partial(mlserver.models, arguments.source),
-        "kserve": partial(kserve.models, arguments.source, arguments.storage),
+def _found(arguments: argparse.Namespace) -> Iterator[Found]:
+    source, storage = arguments.source, arguments.storage
+    if not source.exists():
+        raise MigrationError(f"there is no {source}")
+    readers: dict[str, Callable[[], Iterator[Found]]] = {
+        "tfserving": partial(tfserving.models, source, arguments.batching_parameters_file),
+        "torchserve": partial(torchserve.models, source),
+        "mlserver": partial(mlserver.models, source),
+        "kserve": partial(kserve.models, source, storage),
+        "seldon": partial(seldon.models, source, storage),
+        "bentoml": partial(bentoml.models, source, storage),
+        "eas": partial(eas.models, source, storage),
     }
     return readers[arguments.kind]()
 
 
-def _outcomes(arguments: argparse.Namespace) -> Iterator[Outcome]:
-    for model in _models(arguments):
-        name = model.config.name
-        written = None
-        try:
-            written = write(model, arguments.to, arguments.copy)
-            if arguments.load:
-                path = f"/v2/repository/models/{name}/load"
-                verify.ask(arguments.nereid, verify.Request(path, b"{}"))
-        except MigrationError as error:
-            yield Outcome(name, written, model.notes, str(error))
-            continue
-        verified = _verified(arguments, name) if arguments.verify else None
-        yield Outcome(name, written, model.notes, verified=verified)
+def _outcomes(found: Iterable[Found], arguments: argparse.Namespace) -> Iterator[Outcome]:
+    for each in found:
+        if isinstance(each, Refused):
+            yield Outcome(printable(each.model), None, (), printable(each.reason))
+        else:
+            yield _outcome(each, arguments)
+
+
+def _outcome(model: MigratedModel, arguments: argparse.Namespace) -> Outcome:
+    name, notes = model.config.name, tuple(map(printable, model.notes))
+    written = None
+    try:
+        written = write(model, arguments.to, arguments.copy)
+        if arguments.load:
+            path = f"/v2/repository/models/{name}/load"
+            verify.ask(arguments.nereid, verify.Request(path, b"{}"))
+    except MigrationError as error:
+        return Outcome(name, written, notes, printable(error))
+    verified = _verified(arguments, name) if arguments.verify else None
+    return Outcome(name, written, notes, verified=verified)
 
 
 def _verified(arguments: argparse.Namespace, model: str) -> verify.Comparison:

@@ -1,7 +1,8 @@
 """TensorFlow Serving: a `--model_config_file`, a model's directory, or a directory of models."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,11 +13,21 @@ from app.core.datatypes import DATATYPES as V2_TYPES
 from app.protocol.message_pool import MessagePool
 from app.protocol.tfserving.messages import DATATYPES, message_class
 from app.protocol.tfserving.signature import DEFAULT, LABELS
-from app.tools.migrate.plan import Item, MigratedModel, MigrationError, files_below, read_bounded
+from app.tools.migrate.documents import MAX_TEXT
+from app.tools.migrate.plan import (
+    Found,
+    Item,
+    MigratedModel,
+    MigrationError,
+    attempt,
+    files_below,
+    model_name,
+    read_bounded,
+)
 
-_MAX_TEXT: Final = 16 << 20
 _MAX_GRAPH: Final = 2 << 30
-_SAVED_MODEL: Final = "saved_model.pb"
+_MOST: Final = 1 << 30
+SAVED_MODEL: Final = "saved_model.pb"
 _WARMUP: Final = "assets.extra/tf_serving_warmup_requests"
 _PLATFORMS: Final = ("", "tensorflow")
 _INTERNAL: Final = "__saved_model_init_op"
@@ -51,7 +62,7 @@ class Batching(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def models(source: Path, batching_file: Path | None = None) -> Iterator[MigratedModel]:
+def models(source: Path, batching_file: Path | None = None) -> Iterator[Found]:
     """Return the models of a source.
 
     Args:
@@ -59,11 +70,11 @@ def models(source: Path, batching_file: Path | None = None) -> Iterator[Migrated
         batching_file: the file of `--batching_parameters_file`; None without batching.
 
     Raises:
-        MigrationError: it has none, or a model cannot be migrated.
+        MigrationError: it has none.
     """
     batching = _batching(batching_file) if batching_file is not None else None
     for declared in _declared(source):
-        yield _model(declared, batching)
+        yield from attempt(declared.name or "?", partial(_models, declared, batching))
 
 
 def _declared(source: Path) -> Iterable[Any]:
@@ -74,56 +85,66 @@ def _declared(source: Path) -> Iterable[Any]:
             raise MigrationError(f"{source} has no model_config_list")
         return list(config.model_config_list.config)
     model_class = _POOL.message_class("ModelConfig")
-    if _versions(source):
+    if versions_of(source):
         return [model_class(name=source.resolve().name, base_path=str(source))]
-    found = [path for path in sorted(source.iterdir()) if path.is_dir() and _versions(path)]
+    found = [path for path in sorted(source.iterdir()) if path.is_dir() and versions_of(path)]
     if not found:
-        raise MigrationError(f"{source} has no <version>/{_SAVED_MODEL}, and no directory in it has")
+        raise MigrationError(f"{source} has no <version>/{SAVED_MODEL}, and no directory in it has")
     return [model_class(name=path.name, base_path=str(path)) for path in found]
 
 
 def _parsed(name: str, path: Path) -> Any:
-    text = read_bounded(path, _MAX_TEXT)
+    text = read_bounded(path, MAX_TEXT)
     try:
         message = _POOL.message_class(name)()
         # Fields of other parts of TensorFlow Serving, such as logging_config, are in no message here.
         return text_format.Parse(text.decode(), message, allow_unknown_field=True)
-    except (text_format.ParseError, UnicodeDecodeError) as error:
+    except (text_format.ParseError, ValueError, RecursionError) as error:
         raise MigrationError(f"{path}: {error}") from None
 
 
-def _versions(base: Path) -> dict[int, Path]:
+def versions_of(base: Path) -> dict[int, Path]:
     """Return the directories of versions, as TensorFlow Serving finds them."""
     if not base.is_dir():
         return {}
     numbered = (path for path in base.iterdir() if path.name.isdecimal() and path.name.isascii())
-    return {int(path.name): path for path in sorted(numbered) if (path / _SAVED_MODEL).is_file()}
+    return {int(path.name): path for path in sorted(numbered) if (path / SAVED_MODEL).is_file()}
 
 
-def _model(declared: Any, batching: Batching | None) -> MigratedModel:
-    name, base = declared.name, declared.base_path
-    if not name or not base:
+def _models(declared: Any, batching: Batching | None) -> list[Found]:
+    if not declared.name or not declared.base_path:
         raise MigrationError("a model of the configuration has no name or base_path")
+    name, base = model_name(declared.name), declared.base_path
     if declared.model_platform not in _PLATFORMS:
         raise MigrationError(f"model '{name}' is of platform '{declared.model_platform}'")
     if "://" in base and not base.startswith("file://"):
         raise MigrationError(f"model '{name}' is at {base}: copy it to a directory first")
     place = Path(base.removeprefix("file://"))
-    versions = _versions(place)
+    versions = versions_of(place)
     if not versions:
-        raise MigrationError(f"model '{name}' has no <version>/{_SAVED_MODEL} in {place}")
-    signatures = _signatures(versions[max(versions)] / _SAVED_MODEL)
-    config = mc.ModelConfig(name=name, platform="tensorflow_savedmodel")
-    notes = [*_tensors(config, signatures, batched=batching is not None)]
-    _set_policy(config, declared.model_version_policy)
+        raise MigrationError(f"model '{name}' has no <version>/{SAVED_MODEL} in {place}")
+    made = saved_model(name, versions, batching)
+    _set_policy(made.config, declared.model_version_policy)
     if declared.version_labels:
         labels = json.dumps(dict(declared.version_labels))
-        config.parameters[LABELS].string_value = labels
+        made.config.parameters[LABELS].string_value = labels
+    return [made]
+
+
+def saved_model(name: str, versions: Mapping[int, Path], batching: Batching | None = None) -> MigratedModel:
+    """Return the model of SavedModels, by version, with the tensors of the highest one.
+
+    Raises:
+        MigrationError: one is broken, or has a link that leads out of it.
+    """
+    signatures = _signatures(versions[max(versions)] / SAVED_MODEL)
+    config = mc.ModelConfig(name=name, platform="tensorflow_savedmodel")
+    notes = [*_tensors(config, signatures, batched=batching is not None)]
     if batching is not None:
         notes += _set_batching(config, batching)
     items: list[Item] = []
     for version, directory in versions.items():
-        items += files_below(directory, f"{version}/model.savedmodel")
+        items += files_below(directory, f"{version}/model.savedmodel/")
         if (directory / _WARMUP).is_file():
             notes.append(
                 f"version {version}: its warm-up requests ({_WARMUP}) are not sent; declare model_warmup"
@@ -188,6 +209,9 @@ def _batching(path: Path) -> Batching:
         for field in ("max_batch_size", "batch_timeout_micros", "num_batch_threads")
         if message.HasField(field)
     }
+    for field, value in given.items():
+        if not 0 <= value <= _MOST:
+            raise MigrationError(f"{path}: {field} is {value}, expected a number up to {_MOST}")
     notes: tuple[str, ...] = ()
     if message.allowed_batch_sizes:
         notes = ("allowed_batch_sizes is not carried over: batches are not padded",)

@@ -13,7 +13,8 @@ import pytest
 
 from app.engine.engine import Engine
 from app.tools.migrate import mlserver
-from app.tools.migrate.plan import write
+from app.tools.migrate.writing import write
+from tests.unit.app.tools.migrate.sources import migrated
 
 xgboost = pytest.importorskip("xgboost")
 
@@ -42,8 +43,8 @@ def test_a_model_of_xgboost_predicts(tmp_path: Path, made: Any, datatype: Any, f
     model.save_model(source / file)
     settings = {"name": "trees", "implementation": "mlserver_xgboost.XGBoostModel"}
     (source / "model-settings.json").write_text(json.dumps(settings))
-    for migrated in mlserver.models(source):
-        write(migrated, tmp_path / "models")
+    for found in migrated(mlserver.models(source)):
+        write(found, tmp_path / "models")
     with Engine.open(model_repository=[str(tmp_path / "models")]) as engine:
         answer = engine.infer("trees", {"predict": ROWS[:5]})["predict"]
     given = xgboost.DMatrix(ROWS[:5]) if isinstance(model, xgboost.Booster) else ROWS[:5]

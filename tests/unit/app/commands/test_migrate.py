@@ -82,3 +82,17 @@ def test_help_has_an_example(capsys: Capture) -> None:
         ended.value.code == 0
         and "nereid migrate torchserve model_store --to repository" in capsys.readouterr().out
     )
+
+
+def test_each_old_server_has_an_example(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["migrate", "--help"])
+    out = capsys.readouterr().out
+    assert all(f"  nereid migrate {kind} " in out for kind in migrate._SOURCES)
+
+
+def test_answers_of_bentoml_cannot_be_compared(tmp_path: Path, capsys: Capture) -> None:
+    urls = ["--verify", "http://old", "--nereid", "http://new"]
+    with pytest.raises(SystemExit) as ended:
+        migrate.main(["bentoml", str(tmp_path), "--to", str(tmp_path / "to"), *urls])
+    assert ended.value.code == 2 and "which bentoml has not" in capsys.readouterr().err

@@ -2,11 +2,12 @@
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from app.protocol.tfserving.messages import message_class
+from app.tools.migrate.plan import Found, MigratedModel, Refused
 
 FLOAT, STRING = 1, 7
 HANDLER = """
@@ -33,6 +34,19 @@ MANIFEST = {
     "modelVersion": "2.0",
     "serializedFile": "factor.json",
 }
+
+
+def migrated(found: Iterable[Found]) -> list[MigratedModel]:
+    """Return models of which none is refused."""
+    models = list(found)
+    assert [each for each in models if isinstance(each, Refused)] == []
+    return [each for each in models if isinstance(each, MigratedModel)]
+
+
+def refusal(found: Iterable[Found]) -> str:
+    """Return why one model is refused."""
+    (reason,) = [each.reason for each in found if isinstance(each, Refused)]
+    return reason
 
 
 def saved_model(directory: Path, **signatures: Mapping[str, tuple[int, list[int]]]) -> Path:

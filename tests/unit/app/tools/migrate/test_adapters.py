@@ -4,6 +4,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.engine.engine import Engine
-from app.tools.migrate import mlserver, torchserve
-from app.tools.migrate.plan import write
-from tests.unit.app.tools.migrate.sources import archive
+from app.tools.migrate import bentoml, mlserver, torchserve
+from app.tools.migrate.writing import write
+from tests.unit.app.tools.migrate.sources import archive, migrated
 
 COLOUR = (200, 100, 50)
 ROWS = np.array([[0, 1], [2, 3], [4, 9], [9, 1]], np.float32)
@@ -57,6 +58,16 @@ def pictures(directory: Path) -> Path:
     return made
 
 
+def bento(directory: Path) -> None:
+    """Write a Bento of one model of scikit-learn."""
+    model = directory / "models" / "of_a_bento" / "1"
+    model.mkdir(parents=True)
+    joblib.dump(LOGISTIC, model / "saved_model.pkl")
+    text = "module: bentoml.sklearn\nsignatures: {predict: {batchable: true, batch_dim: [0, 0]}}\n"
+    (model / "model.yaml").write_text(text)
+    (directory / "bento.yaml").write_text("models:\n- tag: of_a_bento:1\n")
+
+
 def boosted_trees() -> lightgbm.Booster:
     data = lightgbm.Dataset(np.repeat(ROWS, 50, axis=0), np.repeat([0, 1, 1, 0], 50))
     return lightgbm.train({"objective": "binary", "verbose": -1, "num_threads": 1}, data, 3)
@@ -90,7 +101,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     boosted_trees().save_model(trees / "model.bst")
     settings = {"name": "trees", "implementation": "mlserver_lightgbm.LightGBMModel"}
     (trees / "model-settings.json").write_text(json.dumps(settings))
-    for model in (*torchserve.models(source), *mlserver.models(source)):
+    bento(source / "bento")
+    found = (torchserve.models(source), mlserver.models(source), bentoml.models(source / "bento", None))
+    for model in migrated(chain(*found)):
         write(model, repository)
     with Engine.open(model_repository=[str(repository)]) as opened:
         yield opened
@@ -139,6 +152,7 @@ def test_a_model_of_scikit_learn_predicts(engine: Engine) -> None:
         ("regressor", mc.TYPE_FP32, [[-1, 2], [-1, 1]], LINEAR.predict(ROWS)[:, None]),
         ("batches", mc.TYPE_INT64, [[2], [1]], [[0], [1], [1], [0]]),
         ("predict_proba", mc.TYPE_FP32, [[-1, 2], [-1, 2]], LOGISTIC.predict_proba(ROWS)),
+        ("of_a_bento", mc.TYPE_INT64, [[2], [1]], [[0], [1], [1], [0]]),
     ],
 )
 def test_what_settings_do_not_declare_the_model_knows(
