@@ -50,7 +50,7 @@ IN_FLIGHT = 64
 WARMUP_S = 0.3
 MODEL_ANALYZER_S = 11 * 3 * 5.0
 """For a configuration: 11 loads, each of three windows of five seconds."""
-CELL_S, SEARCH_S, ROUND_S = 25.0, 60.0, 50.0
+CELL_S, SEARCH_S, ROUND_S = 70.0, 60.0, 140.0
 """No cell, search or round of the comparison is begun with less time left."""
 CONFIG = f"""
 backend: "onnxruntime"
@@ -134,8 +134,10 @@ class Measuring:
         """Return the highest rate of a configuration that keeps the objective, and the seconds that took."""
         began = time.monotonic()
         closed = self._trials.turn(self._bench, candidate, IN_FLIGHT)
-        rate = self._trials.rate(self._bench, candidate, closed).rate
-        return rate, time.monotonic() - began
+        rate = self._trials.rate(
+            self._bench, candidate, closed.rate, lambda: began + SEARCH_S - time.monotonic()
+        )
+        return rate.rate, time.monotonic() - began
 
 
 def grid(url: str, state: State) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -16,12 +16,15 @@ from app.tools.analyze import report
 from app.tools.analyze.choice import BETTER, compete, finalists, promising, ranked
 from app.tools.analyze.queue_model import best_rate
 from app.tools.analyze.space import Axes, Candidate, configured, has_threads, present, unsuited
+from app.tools.analyze.state import State, listed, resumed
 from app.tools.analyze.trials import Measured, Trials
 from app.tools.perf import slo
 from app.tools.perf.bench import Bench
 from app.tools.perf.command.flags import read_options
+from app.tools.perf.machine import busy_because, used_by_others
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.report import text
+from app.tools.perf.signals import Signals, Stopped
 from app.tools.progress import Shown
 from nereid_client import Server, ServerError
 
@@ -36,53 +39,11 @@ _EXAMPLES: Final = """examples:
   nereid analyze -m simple --slo 'p99<20ms'
   nereid analyze -m simple --slo 'p99<20ms' --batches 1,4,16 --delays 0,1000 --instances 1,2
 
-exit status: 0; 1 without a result; 2 for a wrong command line; 4 if nothing keeps the objective."""
+exit status: 0; 1 without a result; 2 for a wrong command line; 4 if nothing keeps the objective; 130 or 143
+when a signal ended it: what was measured is printed."""
 _BATCHES: Final = (1, 2, 4, 8, 16)
 _DELAYS_US: Final = (0, 500, 2000)
 _STATE: Final = "analyze.json"
-
-
-@dataclass
-class Search:
-    """What is known so far; it is kept in a file, by which a search that was interrupted goes on."""
-
-    path: Path
-    key: Mapping[str, Any]
-    predicted: dict[Candidate, float]
-    measured: dict[Candidate, Measured]
-    rates: dict[Candidate, list[float]] = field(default_factory=dict)
-
-    def save(self) -> None:
-        """Write the file."""
-        found: dict[str, Mapping[Candidate, Any]] = {
-            "predicted": self.predicted,
-            "measured": self.measured,
-            "rates": self.rates,
-        }
-        content = {"key": self.key, **{name: _listed(values) for name, values in found.items()}}
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(content, indent=1, default=asdict) + "\n")
-        except OSError as error:
-            raise PerfError(f"cannot write {self.path}: {error.strerror}") from None
-
-
-def _listed(values: Mapping[Candidate, Any]) -> list[list[Any]]:
-    return [[list(candidate), value] for candidate, value in values.items()]
-
-
-def resumed(path: Path, key: Mapping[str, Any]) -> Search:
-    """Return what an earlier search of the same kind has found; nothing if there was none."""
-    try:
-        content = json.loads(path.read_text())
-        if content["key"] == json.loads(json.dumps(key)):
-            predicted = {Candidate(*fields): rate for fields, rate in content["predicted"]}
-            measured = {Candidate(*fields): Measured(**found) for fields, found in content["measured"]}
-            rates = {Candidate(*fields): found for fields, found in content["rates"]}
-            return Search(path, key, predicted, measured, rates)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return Search(path, key, {}, {})
 
 
 def parser() -> argparse.ArgumentParser:
@@ -124,50 +85,189 @@ def main(argv: Sequence[str]) -> int:
     try:
         options, _ = read_options(["-m", given.model_name, *rest])
         rules = slo.read_rules(given.slo)
+        options = replace(options, percentiles=tuple(slo.percentiles(rules)))
     except PerfError as error:
         console.print(f"nereid analyze: {error}", markup=False)
         return 2
     address = options.address
+    signals = Signals()
     try:
         with (
+            signals,
             Server(address.url, headers=options.headers, tls=address.tls, retry=False) as server,
             Shown(console, options.model) as shown,
         ):
-            return _analyzed(given, options, rules, server, shown)
+            return Analysis(given, options, rules, Trials(server, options, rules, shown), signals).run()
     except ServerError as error:
         console.print(f"nereid analyze: {address.url}: {error.message}", markup=False)
         return 1
     except PerfError as error:
         console.print(f"nereid analyze: {error}", markup=False)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         console.print("interrupted; the same command goes on with what has been measured")
-        return 130
+        return getattr(stopped, "status", 130)
 
 
-def _analyzed(
-    given: argparse.Namespace, options: Options, rules: Sequence[slo.Rule], server: Server, shown: Shown
-) -> int:
-    trials = Trials(server, options, rules, shown)
-    if why := unsuited(trials.config):
-        raise PerfError(f"'{options.model}' cannot be analyzed: {why}")
-    axes, now = _axes(given, trials.config), present(trials.config)
-    key = {"model": options.model, "url": options.address.url, "slo": given.slo, "axes": axes, "config": now}
-    output = given.output or Path(f"analyze-{options.model}")
-    search = resumed(output / _STATE, key)
-    search.save()  # or it cannot, which is told before the search
-    try:
-        best, ratios = _searched(given, options, rules, trials, axes, now, search)
-        if given.keep and best is not None:
-            trials.apply(best)
-    finally:
-        if not given.keep:
-            trials.restore()
-    if best is None:
-        print(f"nothing keeps {given.slo}")
-        return 4
-    _written(given, output, trials.config, search, now, best, ratios)
-    return 0
+class Analysis:
+    """A search: predict, compare, measure; then files and what is printed."""
+
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        options: Options,
+        rules: Sequence[slo.Rule],
+        trials: Trials,
+        signals: Signals,
+    ) -> None:
+        self._given, self._options, self._rules = given, options, rules
+        self._trials, self._signals = trials, signals
+        self._now = present(trials.config)
+        self._output: Path = given.output or Path(f"analyze-{options.model}")
+        self._used = 0.0
+
+    def run(self) -> int:
+        """Search; return the exit status."""
+        if why := unsuited(self._trials.config):
+            raise PerfError(f"'{self._options.model}' cannot be analyzed: {why}")
+        axes = _axes(self._given, self._trials.config)
+        about = {"model": self._options.model, "url": self._options.address.url, "slo": self._given.slo}
+        key = {**about, "axes": axes, "config": self._now}
+        self._state = resumed(self._output / _STATE, key)
+        self._state.save()  # or it cannot, which is told before the search
+        text.console(stderr=True).print(self._bound(axes), markup=False)
+        try:
+            best = self._searched(axes)
+            if self._given.keep and best is not None:
+                self._trials.apply(best)
+        except Stopped:
+            self._tell(None)
+            raise
+        finally:
+            if not self._given.keep:
+                self._trials.restore()
+        self._tell(best)
+        return 4 if best is None else 0
+
+    def _bound(self, axes: Axes) -> str:
+        number = min(self._given.candidates, len(axes.candidates()))
+        return (
+            f"comparing {number} of {len(axes.candidates())} configurations and the present one, "
+            f"then searching the rate of the best for {self._options.search_s:g} s at most (--search-time)"
+        )
+
+    def _searched(self, axes: Axes) -> Candidate | None:
+        """Predict, measure, confirm; return the best candidate, None if none keeps the objective."""
+        state, trials = self._state, self._trials
+        self._look()
+        if not state.predicted:
+            limits = {rule.name: rule.limit for rule in self._rules if rule.name != "errors"}
+            costs = trials.costs(axes)
+            own = axes._replace(batches=[b for b in axes.batches if b <= max(costs.seconds[axes.threads[0]])])
+            known = [self._now] if self._now.threads in costs.seconds else []
+            state.predicted.update({c: best_rate(c, costs, limits) for c in [*own.candidates(), *known]})
+            state.save()
+        with Bench(self._options, trials.progress, signals=self._signals) as bench:
+            if not state.rates:
+                state.rates = self._compared(bench)
+                state.save()
+                self._look()
+            end = time.monotonic() + self._options.search_s
+            best = _best(bench, trials, state, lambda: end - time.monotonic())
+        self._look()
+        return best
+
+    def _look(self) -> None:
+        """Look how much of this machine others use."""
+        self._used = max(self._used, used_by_others())
+
+    def _compared(self, bench: Bench) -> dict[Candidate, list[float]]:
+        """Measure the promising candidates against each other and the present one, by short closed loops."""
+        state, given = self._state, self._given
+        in_flight = self._trials.in_flight(max(state.predicted.values()))
+
+        def measure(candidate: Candidate) -> float:
+            turn = self._trials.turn(bench, candidate, in_flight)
+            if turn.doubt:
+                state.doubts[candidate] = turn.doubt
+            return turn.rate
+
+        return compete(promising(state.predicted, given.candidates), self._now, max(given.rounds, 1), measure)
+
+    def _tell(self, best: Candidate | None) -> None:
+        """Write the files, and print what was found."""
+        state, given, now = self._state, self._given, self._now
+        state.save()
+        sentences = self._sentences(best)
+        lines = report.rows(state, {now: "present", **({best: "best"} if best not in (None, now) else {})})
+        made = configured(self._trials.config, best) if best is not None else {}
+        pbtxt = ""
+        if best is not None:
+            when = datetime.now(UTC).isoformat(timespec="seconds")
+            pbtxt = report.pbtxt(made, [f"Measured by nereid analyze, {when}.", *sentences])
+            (self._output / "config.pbtxt").write_text(pbtxt)
+        title = f"{given.model_name}: configurations within {given.slo}"
+        (self._output / "report.html").write_text(report.page(title, sentences, lines, state.measured, pbtxt))
+        if given.json:
+            print(json.dumps(self._document(best, made, sentences), default=asdict))
+            return
+        console = text.console()
+        console.print(report.printed(lines))
+        written = "config.pbtxt, report.html" if best is not None else "report.html"
+        for sentence in (*sentences, f"wrote {self._output}/{written} and {_STATE}"):
+            console.print(sentence, markup=False)
+
+    def _document(
+        self, best: Candidate | None, made: Mapping[str, Any], sentences: Sequence[str]
+    ) -> dict[str, Any]:
+        state = self._state
+        return {
+            "best": best._asdict() if best is not None else None,
+            "rate": state.measured[best].rate if best is not None else 0.0,
+            "present": self._now._asdict(),
+            "ratios": self._ratios(best),
+            "config": made,
+            "notes": sentences,
+            "compared": listed(state.rates),
+            "measured": listed(state.measured),
+        }
+
+    def _ratios(self, best: Candidate | None) -> list[float]:
+        """Return how many times as much as the present configuration the best one answered, in turn."""
+        rates = self._state.rates
+        if best in (None, self._now) or best not in rates or self._now not in rates:
+            return []
+        return [one / other for one, other in zip(rates[best], rates[self._now], strict=False) if other]
+
+    def _sentences(self, best: Candidate | None) -> list[str]:
+        state, rules = self._state, self._given.slo
+        if self._signals.number:
+            found = ["A signal ended the search; the same command goes on with what was measured."]
+        elif best is None:
+            found = [f"Nothing was found that keeps {rules}: {_why(state.measured)}."]
+        else:
+            rate = state.measured[best].rate
+            found = [f"{rate:.4g} requests a second keep {rules}: {best}.", self._beside(best)]
+        busy = busy_because(self._used)
+        doubts = [f"{candidate}: {why}." for candidate, why in state.doubts.items()]
+        doubts += [f"{c}: {m.why}." for c, m in state.measured.items() if m.why and best is not None]
+        return [*found, *([f"{busy[0].upper()}{busy[1:]}."] if busy else []), *doubts]
+
+    def _beside(self, best: Candidate) -> str:
+        if self._now == best:
+            return "That is the present configuration."
+        ratios = self._ratios(best)
+        if not ratios or not min(ratios):
+            return f"It was not compared with the present configuration: {self._now}."
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        return (
+            f"With as many requests in flight it answers {median(ratios):.2f} times ({spread}) as much as "
+            f"the present configuration, in turn: {self._now}."
+        )
+
+
+def _why(measured: Mapping[Candidate, Measured]) -> str:
+    return "; ".join(f"{candidate}: {found.why}" for candidate, found in measured.items() if found.why)
 
 
 def _axes(given: argparse.Namespace, config: Mapping[str, Any]) -> Axes:
@@ -187,108 +287,22 @@ def _axes(given: argparse.Namespace, config: Mapping[str, Any]) -> Axes:
     )
 
 
-def _searched(
-    given: argparse.Namespace,
-    options: Options,
-    rules: Sequence[slo.Rule],
-    trials: Trials,
-    axes: Axes,
-    now: Candidate,
-    search: Search,
-) -> tuple[Candidate | None, list[float]]:
-    """Predict, measure, confirm; return the best candidate and its ratios to the present configuration."""
-    if not search.predicted:
-        limits = {rule.name: rule.limit for rule in rules if rule.name != "errors"}
-        costs = trials.costs(axes)
-        own = axes._replace(batches=[b for b in axes.batches if b <= max(costs.seconds[axes.threads[0]])])
-        known = [now] if now.threads in costs.seconds else []
-        search.predicted.update({c: best_rate(c, costs, limits) for c in [*own.candidates(), *known]})
-        search.save()
-    with Bench(options, trials.progress) as bench:
-        if not search.rates:
-            search.rates = _compared(given, bench, trials, search, now)
-            search.save()
-        best = _best(bench, trials, search)
-    if best is None or best == now:
-        return best, []
-    return best, [
-        one / other for one, other in zip(search.rates[best], search.rates[now], strict=True) if other
-    ]
-
-
-def _compared(
-    given: argparse.Namespace, bench: Bench, trials: Trials, search: Search, now: Candidate
-) -> dict[Candidate, list[float]]:
-    """Measure the promising candidates against each other and the present one, by short closed loops."""
-    chosen = promising(search.predicted, given.candidates)
-    in_flight = trials.in_flight(max(search.predicted.values()))
-    return compete(
-        chosen, now, max(given.rounds, 1), lambda candidate: trials.turn(bench, candidate, in_flight)
-    )
-
-
-def _best(bench: Bench, trials: Trials, search: Search) -> Candidate | None:
+def _best(bench: Bench, trials: Trials, state: State, left: Callable[[], float]) -> Candidate | None:
     """Measure the finalists in full, each against the best one before; return the best one.
 
-    If none of them keeps the objective, the others are measured until one does.
+    If none of them keeps the objective, the others are measured until one does, or there is no time left.
     """
     best: Candidate | None = None
-    first = finalists(search.rates)
-    for candidate in dict.fromkeys((*first, *ranked(search.rates, search.rates))):
-        if best is not None and candidate not in first:
+    first = finalists(state.rates)
+    for candidate in dict.fromkeys((*first, *ranked(state.rates, state.rates))):
+        if (best is not None and candidate not in first) or left() <= 0:
             break
-        least = search.measured[best].rate if best is not None else 0.0
-        if candidate not in search.measured:
-            found = trials.rate(bench, candidate, median(search.rates[candidate]), least / BETTER)
-            search.measured[candidate] = found
-            search.save()
-        if search.measured[candidate].rate > least and not search.measured[candidate].below:
+        least = state.measured[best].rate if best is not None else 0.0
+        if candidate not in state.measured:
+            expected = median(state.rates[candidate])
+            found = trials.rate(bench, candidate, expected, left, least / BETTER)
+            state.measured[candidate] = found
+            state.save()
+        if state.measured[candidate].rate > least and not state.measured[candidate].below:
             best = candidate
     return best
-
-
-def _written(
-    given: argparse.Namespace,
-    output: Path,
-    config: Mapping[str, Any],
-    search: Search,
-    now: Candidate,
-    best: Candidate,
-    ratios: Sequence[float],
-) -> None:
-    """Write the configuration and the page, and print the table."""
-    search.save()
-    found = search.measured[best]
-    sentences = [f"{found.rate:.4g} answers a second keep {given.slo}: {best}.", _beside(now, best, ratios)]
-    made = configured(config, best)
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    pbtxt = report.pbtxt(made, [f"Measured by nereid analyze, {when}.", *sentences])
-    marks = {now: "present", best: "best"} if now != best else {best: "best, present"}
-    lines = report.rows(search.predicted, search.measured, marks)
-    (output / "config.pbtxt").write_text(pbtxt)
-    title = f"{given.model_name}: configurations within {given.slo}"
-    (output / "report.html").write_text(report.page(title, sentences, lines, search.measured, pbtxt))
-    if given.json:
-        fields = best._asdict()
-        document = {"best": fields, "rate": found.rate, "present": now._asdict(), "ratios": list(ratios)}
-        json.dump(
-            {**document, "config": made, "measured": _listed(search.measured)}, sys.stdout, default=asdict
-        )
-        print()
-        return
-    console = text.console()
-    console.print(report.printed(lines))
-    for sentence in (*sentences, f"wrote {output}/config.pbtxt, report.html and {_STATE}"):
-        console.print(sentence, markup=False)
-
-
-def _beside(now: Candidate, best: Candidate, ratios: Sequence[float]) -> str:
-    if now == best:
-        return "That is the present configuration."
-    if not ratios or not min(ratios):
-        return f"It was not compared with the present configuration: {now}."
-    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    return (
-        f"With as many requests in flight it answers {median(ratios):.2f} times ({spread}) as much as the "
-        f"present configuration, in turn: {now}."
-    )

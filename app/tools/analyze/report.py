@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from statistics import median
+from typing import Any, Final
 
 from google.protobuf import json_format, text_format
 from rich.box import SIMPLE_HEAD
@@ -14,12 +15,18 @@ from tritonclient.grpc import model_config_pb2
 
 from app.tools.analyze.choice import pareto
 from app.tools.analyze.space import Candidate
+from app.tools.analyze.state import State
 from app.tools.analyze.trials import Measured
 from app.tools.html_page import section
 from app.tools.perf.report import charts
 from app.tools.perf.report.page import chart_page, table
 
-HEAD = ("configuration", "predicted/s", "measured/s", "p50 ms", "p99 ms", "mean batch", "")
+HEAD: Final = (
+    *("configuration", "predicted/s", "closed loop/s", "keeps it at/s"),
+    *("p50 ms", "p99 ms", "mean batch", ""),
+)
+_FAR_OFF: Final = 2.0
+"""A prediction that is off by this factor says nothing."""
 
 
 def pbtxt(config: Mapping[str, Any], comments: Sequence[str]) -> str:
@@ -30,23 +37,46 @@ def pbtxt(config: Mapping[str, Any], comments: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in comments) + str(text_format.MessageToString(message))
 
 
-def rows(
-    predicted: Mapping[Candidate, float],
-    measured: Mapping[Candidate, Measured],
-    marks: Mapping[Candidate, str],
-) -> list[list[str]]:
-    """Return a row of texts for each measured candidate, the best first."""
-    ordered = sorted(measured.items(), key=lambda item: -item[1].rate)
+def rows(state: State, marks: Mapping[Candidate, str]) -> list[list[str]]:
+    """Return a row of texts for each candidate that was compared, the best first.
+
+    A prediction that is far off what was measured is not shown.
+    """
+    known = dict.fromkeys((*state.rates, *state.measured))
+    ordered = sorted(known, key=lambda c: (_kept(state, c), median(state.rates.get(c, [0.0]))), reverse=True)
+    return [_row(state, candidate, marks.get(candidate, "")) for candidate in ordered]
+
+
+def _kept(state: State, candidate: Candidate) -> float:
+    found = state.measured.get(candidate)
+    return found.rate if found is not None and not found.below else 0.0
+
+
+def _row(state: State, candidate: Candidate, mark: str) -> list[str]:
+    found, turns = state.measured.get(candidate), state.rates.get(candidate)
+    in_turn = median(turns) if turns else 0.0
+    doubt = "unsure" if candidate in state.doubts or (found is not None and found.why) else ""
+    figures = (found.p50_ms, found.p99_ms, found.mean_batch) if found and found.p50_ms else ()
     return [
-        [
-            str(candidate),
-            f"{predicted.get(candidate, 0):.0f}",
-            f"< {found.below:.4g}" if found.below else f"{found.rate:.4g}",
-            *(f"{value:.2f}" for value in (found.p50_ms, found.p99_ms, found.mean_batch)),
-            marks.get(candidate, ""),
-        ]
-        for candidate, found in ordered
+        str(candidate),
+        _prediction(state.predicted.get(candidate, 0.0), _kept(state, candidate) or in_turn),
+        f"{in_turn:.4g}" if turns else "",
+        _rate(found),
+        *([f"{value:.2f}" for value in figures] or [""] * 3),
+        ", ".join(filter(None, (mark, doubt))),
     ]
+
+
+def _rate(found: Measured | None) -> str:
+    if found is None:
+        return ""
+    return f"< {found.below:.4g}" if found.below else f"{found.rate:.4g}" if found.rate else "none"
+
+
+def _prediction(predicted: float, measured: float) -> str:
+    if not predicted or (measured and not 1 / _FAR_OFF <= predicted / measured <= _FAR_OFF):
+        return "–"
+    return f"{predicted:.4g}"
 
 
 def printed(lines: Sequence[Sequence[str]]) -> Table:
@@ -72,16 +102,18 @@ def page(
     series = {"Pareto front": [(rate, latency) for rate, latency, _ in front]}
     series |= {name: sorted(own) for name, own in list(points.items())[:7]}
     flat = [point for own in series.values() for point in own]
-    x = charts.linear([rate for rate, _ in flat], "answers/s")
+    x = charts.linear([rate for rate, _ in flat], "requests/s")
     y = charts.linear([latency for _, latency in flat], "ms")
     best = table(
-        ("answers/s", "p99 ms", "configuration"), [(f"{r:.4g}", f"{ms:.2f}", name) for r, ms, name in front]
+        ("requests/s", "p99 ms", "configuration"), [(f"{r:.4g}", f"{ms:.2f}", name) for r, ms, name in front]
     )
     return chart_page(
         title,
         "".join(f"<p>{escape(text)}</p>" for text in sentences)
         + section("Configurations", table(HEAD, lines))
-        + section("p99 over rate, of loads that keep the objective", charts.lines(series, x, y))
-        + section("Pareto front", best)
-        + section("config.pbtxt", f"<pre>{escape(config)}</pre>"),
+        + section(
+            "p99 over rate, of loads that keep the objective", charts.lines(series, x, y) if flat else ""
+        )
+        + section("Pareto front", best if front else "")
+        + section("config.pbtxt", f"<pre>{escape(config)}</pre>" if config else ""),
     )

@@ -28,8 +28,12 @@ class Candidate(NamedTuple):
     threads: int = 0
 
     def __str__(self) -> str:
-        parts = [f"max_batch_size {self.batch}", f"delay {self.delay_us} us", f"{self.instances} instances"]
+        parts = [f"max_batch_size {self.batch}", f"delay {self.delay_us} us", _counted(self.instances)]
         return ", ".join(parts + ([f"{self.threads} threads"] if self.threads else []))
+
+
+def _counted(instances: int) -> str:
+    return "1 instance" if instances == 1 else f"{instances} instances"
 
 
 class Axes(NamedTuple):

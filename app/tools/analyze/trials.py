@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from app.tools.analyze.queue_model import Costs
 from app.tools.analyze.space import Axes, Candidate, configured
 from app.tools.perf import slo
+from app.tools.perf.asking import Asking
 from app.tools.perf.bench import Bench, Progress
 from app.tools.perf.generator.job import Level
 from app.tools.perf.generator.worker import Workers
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.result import Result
+from app.tools.perf.search import Search
 from nereid_client import Server, ServerError
 
 _CURVE_S: Final = 0.4
-_PROBE_S: Final = (1.0, 4.0)
-_PROBE_REQUESTS: Final = 200
 _FACTOR: Final = 1.12
 _STEP: Final = 1.05
 _CHANCES: Final = 2
+_FAR_BELOW: Final = 0.2
+"""Of what a candidate answers in a closed loop; less may be the machine's doing."""
 _LESS: Final = 0.97
 """At most this share of a rate that it did not keep is what a candidate does."""
 _TURN_S: Final = 0.5
@@ -36,10 +38,11 @@ _HARMLESS: Final = 0.02
 
 @dataclass
 class Measured:
-    """What a candidate does: the highest rate that keeps the objective, and all loads that did.
+    """What a candidate does: the highest rate that keeps the objective, and loads up to it that did.
 
     Attributes:
         below: the rate that it did not keep, and had to; then `rate` is what it answered of that.
+        why: no rate was found, or what is doubtful about it; "" if nothing is.
     """
 
     rate: float = 0.0
@@ -48,6 +51,14 @@ class Measured:
     mean_batch: float = 0.0
     points: list[tuple[float, float]] = field(default_factory=list)
     below: float = 0.0
+    why: str = ""
+
+
+class Turn(NamedTuple):
+    """What a candidate answers a second in a short closed loop, and what is doubtful about it."""
+
+    rate: float
+    doubt: str
 
 
 class Trials:
@@ -141,46 +152,70 @@ class Trials:
         with Bench(options, self.progress, workers=workers) as bench:
             return bench.measure(Level("concurrency", concurrency), 1, _CURVE_S)
 
-    def rate(self, bench: Bench, candidate: Candidate, expected: float, floor: float = 0.0) -> Measured:
+    def rate(
+        self,
+        bench: Bench,
+        candidate: Candidate,
+        expected: float,
+        left: Callable[[], float],
+        floor: float = 0.0,
+    ) -> Measured:
         """Load a candidate and search the highest rate at which it keeps the objective.
 
         Args:
             expected: what it answers in a closed loop.
+            left: returns the seconds that are left for it.
             floor: if it does not keep it at this rate, nothing more is measured; 0 for none.
         """
         self.apply(candidate)
-        measured = Measured()
-
-        def keeps(rate: float) -> bool:
-            seconds = min(max(_PROBE_S[0], _PROBE_REQUESTS / rate), _PROBE_S[1])
-            result = bench.measure(Level("rate", rate), 1, seconds)
-            if slo.broken(self._rules, result):
-                measured.rate = min(max(measured.rate, result.rate), _LESS * rate)
-                return False
-            measured.points.append((result.rate, result.latency["p99"]))
-            measured.p50_ms, measured.p99_ms = result.latency["p50"], result.latency["p99"]
-            measured.mean_batch = result.server.mean_batch if result.server else 0.0
-            return True
-
-        if floor and not any(keeps(floor) for _ in range(_CHANCES)):
-            measured.below = floor
-            return measured
+        results: list[Result] = []
+        asking = Asking(bench, self._rules, expected, results)
+        if floor and not any(asking.ask(floor, long=False).kept for _ in range(_CHANCES)):
+            answered = max(result.rate for result in results)
+            return Measured(min(answered, _LESS * floor), below=floor)
         # What had to beat another one is mostly little better: small steps need few probes.
         first, factor = (floor, _STEP) if floor else (max(_OPEN_SHARE * expected, 1.0), _FACTOR)
-        found = slo.search(keeps, first, factor=factor, confirmations=1)
-        measured.rate = found.rate
-        return measured
+        found = Search(asking.ask, left, asking.seconds).run(first, factor)
+        if not found.rate:
+            return Measured(why=found.why)
+        last = results[-1]
+        return Measured(
+            found.rate,
+            last.latency["p50"],
+            last.latency["p99"],
+            last.server.mean_batch if last.server else 0.0,
+            self._points(results, last),
+            why=last.void or ("" if found.rate > _FAR_BELOW * expected else "far below its closed loop"),
+        )
 
-    def turn(self, bench: Bench, candidate: Candidate, in_flight: int) -> float:
-        """Load a candidate, and return what it answers with so many requests in flight, for a short time."""
+    def _points(self, results: Sequence[Result], last: Result) -> list[tuple[float, float]]:
+        """Return the loads that kept the objective, up to the one that decided: above it, it was luck."""
+        return [
+            (result.level.value, result.latency["p99"])
+            for result in results
+            if result is last
+            or (result.level.value < last.level.value and not slo.broken(self._rules, result))
+        ]
+
+    def turn(self, bench: Bench, candidate: Candidate, in_flight: int) -> Turn:
+        """Load a candidate, and measure it with so many requests in flight, for a short time."""
         self.apply(candidate)
-        return bench.measure(Level("concurrency", in_flight), 1, _TURN_S).rate
+        for _ in range(_CHANCES):
+            result = bench.measure(Level("concurrency", in_flight), 1, _TURN_S)
+            if not result.disturbed:
+                break
+        return Turn(result.rate, _doubt(result) if result.disturbed or result.failed else "")
 
     def in_flight(self, rate: float) -> int:
         """Return how many requests are in flight at a rate if they take half of what the objective allows."""
         limits_ms = [rule.limit for rule in self._rules if rule.name != "errors"]
         usual, most = _IN_FLIGHT
         return min(max(round(rate * min(limits_ms) / 2e3), 1), most) if limits_ms else usual
+
+
+def _doubt(result: Result) -> str:
+    """Return what may have made a figure that of something else."""
+    return result.void or ", ".join(result.reasons)
 
 
 def _sizes(batches: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -15,13 +15,14 @@ import numpy as np
 
 from app.tools.perf import figures, payloads
 from app.tools.perf.cuda_region import CudaRegion
-from app.tools.perf.generator.arrivals import draw, read_intervals, repeated
+from app.tools.perf.generator.arrivals import draw, draw_hard, read_intervals, repeated
 from app.tools.perf.generator.job import Job, Level, Rows, Told, rows_of
 from app.tools.perf.generator.worker import NoConnection, Workers, shares
 from app.tools.perf.inputs import read_expected, read_inputs
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.result import Result, Seen, result_of
 from app.tools.perf.server_share import counts_of, models_of, share
+from app.tools.perf.signals import Signals
 from nereid_client import Server, ServerError, Signature
 from nereid_client.datatypes import byte_size
 from nereid_client.messages import Request
@@ -47,6 +48,10 @@ class Bench:
     Args:
         keep: is given all that was seen of each level.
         workers: generators that were started before; without them it starts its own.
+        signals: end a measurement, and then the run.
+
+    Attributes:
+        last: the result of the measurement that a signal has ended; None if there is none.
 
     Raises:
         PerfError: from entering it: the server or model cannot be measured so.
@@ -58,9 +63,13 @@ class Bench:
         progress: Progress,
         keep: Callable[[Seen], None] | None = None,
         workers: Workers | None = None,
+        signals: Signals | None = None,
     ) -> None:
         self._options, self._progress, self._keep, self._given = options, progress, keep, workers
+        self._signals = signals or Signals()
         self._stack = ExitStack()
+        self._measured = 0
+        self.last: Result | None = None
         self.server: Server
 
     def __enter__(self) -> Bench:
@@ -149,8 +158,8 @@ class Bench:
         pool = self._stack.enter_context(self.server.pool(len(requests), size))
         return payloads.placed(requests, pool, signature, leases)
 
-    def job(self, level: Level, seconds: float) -> Job:
-        """Return the load of a level for so long."""
+    def job(self, level: Level, seconds: float, capacity: float = 0.0) -> Job:
+        """Return the load of a level for so long, with arrivals that no job before it had."""
         options = self._options
         closed = level.kind == "concurrency"
         number = max(options.sequences or _SEQUENCES, int(level.value) if closed else options.processes)
@@ -165,7 +174,7 @@ class Bench:
             self._endpoint,
             self._payloads,
             sequences,
-            None if closed else self._arrivals(level.value, seconds),
+            None if closed else self._arrivals(level.value, seconds, capacity),
             int(level.value) if closed else 0,
             options.connections,
             options.timeout_s,
@@ -173,21 +182,38 @@ class Bench:
             options.tolerance,
         )
 
-    def _arrivals(self, rate: float, seconds: float) -> Any:
+    def _arrivals(self, rate: float, seconds: float, capacity: float) -> Any:
         options = self._options
         if options.intervals is not None:
             return repeated(read_intervals(options.intervals), seconds)
-        moments = draw(options.distribution, rate, seconds, options.seed)
+        self._measured += 1
+        seed = options.seed, self._measured
+        if capacity:
+            moments = draw_hard(options.distribution, rate, seconds, seed, capacity)
+        else:
+            moments = draw(options.distribution, rate, seconds, seed)
         return moments[: options.requests] if options.requests else moments
 
-    def measure(self, level: Level, windows: int = 0, window_s: float = 0.0) -> Result:
+    def measure(self, level: Level, windows: int = 0, window_s: float = 0.0, capacity: float = 0.0) -> Result:
         """Measure a level: until windows agree, or as long as the options or arguments say.
+
+        Args:
+            capacity: what the server answers a second, for arrivals that are harder than most; 0 for any.
 
         Raises:
             PerfError: the server cannot be reached.
+            Stopped: a signal came; what was seen until then is `last`.
         """
+        with self._signals.held():
+            result = self._measure(level, windows, window_s, capacity)
+        self.last = result if self._signals.number and result.requests else None
+        self._signals.check()
+        return result
+
+    def _measure(self, level: Level, windows: int, window_s: float, capacity: float) -> Result:
         plan = _Plan.of(self._options, level, windows, window_s)
-        jobs = shares(self.job(level, plan.warmup_s + plan.most_s + 1.0), self._options.processes)
+        longest_s = plan.warmup_s + plan.most_s + 1.0
+        jobs = shares(self.job(level, longest_s, capacity), self._options.processes)
         before = counts_of(self.server, self._models, self._options.version)
         try:
             start = self._workers.begin(jobs)
@@ -215,6 +241,8 @@ class Bench:
             share(before, after),
             np.frombuffer(b"".join(took.moments), np.int64) if self._options.streaming else None,
             self._options.percentile,
+            self._options.percentiles,
+            bool(self._signals.number),
         )
         if self._keep is not None:
             self._keep(seen)
@@ -225,6 +253,8 @@ class Bench:
         took = _Took(start + int(plan.warmup_s * 1e9))
         closed = level.kind == "concurrency"
         for _ in range(plan.windows):
+            if self._signals.number:
+                break
             begin, took.end = took.end, self._window(level, plan, took)
             took.windows.append(figures.window(took.rows(), begin, took.end, self._options.percentile))
             took.agreed = figures.agree(took.windows, plan.agreeing, self._options.stability, closed)
@@ -238,6 +268,9 @@ class Bench:
         while (left := (end - time.monotonic_ns()) / 1e9) > 0:
             self._tell(level, plan, took, left, ended)
             time.sleep(min(left, _TICK_S))
+            if self._signals.number:
+                took.add(self._workers.tell())
+                return max(time.monotonic_ns(), took.start)
             if plan.requests:
                 ended = figures.ended_since(took.add(self._workers.tell()).rows(), took.end)
                 if ended >= plan.requests:

@@ -48,6 +48,8 @@ class Options:
         requests: of a level, which ends when they have been answered; 0 for any number.
         window_requests: a window ends when so many have been answered; 0 for windows of `window_s`.
         percentile: by which windows are compared; 0 for the mean.
+        percentiles: that are wanted besides the usual ones.
+        search_s: at most so many seconds for the search of a rate.
     """
 
     model: str
@@ -79,6 +81,8 @@ class Options:
     window_requests: int = 0
     warmup_s: float = 1.0
     percentile: int = 0
+    percentiles: tuple[float, ...] = ()
+    search_s: float = 300.0
     processes: int = 1
     connections: int = 1024
     timeout_s: float = 30.0

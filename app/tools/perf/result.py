@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from app.tools.perf.server_share import Share
 FORMAT: Final = 1
 """Of the JSON; a comparison refuses another one."""
 _SILENCE_S: Final = 0.3
+_UNUSUAL: Final = 5.0
+"""So many times an answer's usual time without one is a pause."""
 _LATE: Final = {"p50": 0.05, "p99": 0.20}
 """The generator's own lateness, as a share of the latency, from which a level is void."""
 _LATE_MS: Final = 0.25
@@ -48,6 +50,7 @@ class Result:
         intervals: 95%, of "rate", "p50", "p99".
         stable: windows agreed; `reasons` tell why they did not.
         void: why the figures are the generator's more than the server's; "" if they are not.
+        silence: seconds, the longest without an answer while requests waited.
         curve: of latencies: percent, ms.
         timeline: seconds, answers a second, p50, p99.
     """
@@ -74,6 +77,13 @@ class Result:
     streams: Streams | None = None
     curve: list[tuple[float, float]] = field(default_factory=list)
     timeline: list[tuple[float, float, float, float]] = field(default_factory=list)
+    silence: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether it may be something else than the load that makes answers late."""
+        usual_s = self.service["p50"] / 1e3
+        return bool(self.void) or self.silence > max(_SILENCE_S, _UNUSUAL * usual_s)
 
     @property
     def inferences(self) -> float:
@@ -96,6 +106,8 @@ class Seen:
         start, end: nanoseconds; requests that were to begin in between count.
         moments: of the responses of streams, one record after the other; None without streams.
         percent: by which windows are compared; 0 for the mean.
+        percents: that are wanted besides the usual ones.
+        cut: a signal has ended it.
     """
 
     level: Level
@@ -110,13 +122,15 @@ class Seen:
     server: Share | None = None
     moments: Any = None
     percent: float = 0.0
+    percents: Sequence[float] = ()
+    cut: bool = False
 
 
 def result_of(seen: Seen) -> Result:
     """Return the figures of a level."""
     rows = figures.within(seen.rows, seen.start, seen.end)
     seconds = max(seen.end - seen.start, 1) / 1e9
-    more = [seen.percent] if seen.percent else []
+    more = [*([seen.percent] if seen.percent else []), *seen.percents]
     latency = figures.spread(figures.latencies(rows), more)
     late = figures.spread(figures.lateness(rows))
     offered = len(rows) / seconds if seen.level.kind == "rate" else 0.0
@@ -145,12 +159,13 @@ def result_of(seen: Seen) -> Result:
         _streams(seen, rows, seconds),
         figures.curve(rows),
         figures.timeline(seen.rows, seen.start, seen.end),
+        figures.longest_silence(seen.rows, seen.start, seen.end)[0],
     )
 
 
 def _reasons(seen: Seen, rows: Rows, rate: float, offered: float) -> tuple[str, ...]:
     """Return why the level was not stable, as far as that can be seen."""
-    found = []
+    found = ["a signal ended it"] if seen.cut else []
     if failed := figures.failures(rows):
         found.append(f"{failed} of {len(rows)} requests failed")
     if seen.server is not None and seen.server.counted_anew:

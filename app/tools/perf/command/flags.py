@@ -27,7 +27,7 @@ EXAMPLES: Final = """examples:
   nereid perf -m simple --rate 200 --json new.json --compare old.json
 
 exit status: 0; 1 without a result or a verdict, or with wrong answers; 2 for a wrong command line; 3 if worse
-than --compare; 4 if no load keeps --slo."""
+than --compare; 4 if no load keeps --slo; 130 or 143 when a signal ended it: what was measured is printed."""
 
 _IGNORED: Final = ("--async", "-a", "--sync", "-v", "--verbose")
 _IGNORED_VALUES: Final = ("--max-threads", "--service-kind", "--client-backend")
@@ -69,6 +69,7 @@ def _add_load(made: argparse.ArgumentParser) -> None:
     group.add_argument("--concurrency", "--concurrency-range", metavar="N", help=f"in flight: {values}")
     group.add_argument("--request-intervals", type=Path, metavar="FILE", help="pauses in us, a line each")
     loads.add_argument("--slo", default="", metavar="RULES", help="e.g. p99<20ms,errors<0.1%%")
+    loads.add_argument("--search-time", type=float, default=300, metavar="S", help="of --slo, at most (300)")
     loads.add_argument("--request-distribution", choices=DISTRIBUTIONS, default="poisson")
     loads.add_argument("--num-of-sequences", type=_positive, default=0, metavar="N", help="at a time")
     loads.add_argument("--sequence-length", type=_positive, default=20, metavar="N", help="steps (20)")
@@ -183,6 +184,7 @@ def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
             window_requests=_window_requests(given),
             warmup_s=given.warmup,
             percentile=given.percentile,
+            search_s=given.search_time,
             processes=given.processes,
             connections=given.connections,
             timeout_s=given.timeout,

@@ -7,38 +7,41 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from app.tools.perf import slo
+from app.tools.perf.asking import Asking
 from app.tools.perf.bench import Bench
 from app.tools.perf.command.flags import read_options
 from app.tools.perf.compare import Change, compare, unknown, worse
 from app.tools.perf.generator.job import Level
+from app.tools.perf.machine import busy_because, used_by_others
 from app.tools.perf.options import Options, PerfError
 from app.tools.perf.report import text
 from app.tools.perf.report.csv import csv_text
 from app.tools.perf.report.export import profile
 from app.tools.perf.result import FORMAT, Result, Seen
+from app.tools.perf.search import Found, Search
+from app.tools.perf.signals import Signals, Stopped
 from app.tools.progress import Shown
 from nereid_client import ServerError
 
 _CAPACITY = Level("concurrency", 16)
 _CAPACITY_S = 2.0
 _SHARES = (0.25, 0.5, 0.75, 0.9)
-_PROBE_S = (2.0, 10.0)
-_PROBE_REQUESTS = 300
-_FIRST_SHARE = 0.25
+_FIRST_SHARE = 0.4
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that was measured; `found` of a search for an objective."""
+    """All that was measured; `found` of a search for an objective, `stopped` by which signal it was ended."""
 
     results: tuple[Result, ...]
-    found: slo.Found | None = None
+    found: Found | None = None
+    stopped: Stopped | None = None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         options, given = read_options(argv)
         rules = slo.read_rules(options.slo) if options.slo else ()
+        options = replace(options, percentiles=tuple(slo.percentiles(rules)))
     except PerfError as error:
         console.print(f"nereid perf: {error}", markup=False)
         return 2
@@ -54,10 +58,17 @@ def main(argv: Sequence[str]) -> int:
         old = _read(given.compare) if given.compare else None
         kept: list[Seen] = []
         keep = kept.append if given.profile_export_file else None
-        with Shown(console, options.model) as shown, Bench(options, shown, keep) as bench:
+        if rules:
+            console.print(_bound(options), markup=False)
+        with (
+            Signals() as signals,
+            Shown(console, options.model) as shown,
+            Bench(options, shown, keep, signals=signals) as bench,
+        ):
+            used = used_by_others()
             outcome = measured(bench, options, rules)
             server = bench.server.metadata()
-        document = document_of(options, server, outcome)
+        document = document_of(options, server, outcome, busy_because(used))
         changes = compare(old, document, given.threshold / 100) if old is not None else []
         _write(given, options, document, outcome, changes)
         if given.profile_export_file:
@@ -66,17 +77,38 @@ def main(argv: Sequence[str]) -> int:
     except (PerfError, ServerError) as error:
         console.print(f"nereid perf: {error}", markup=False)
         return 1
-    except KeyboardInterrupt:
-        return 130
-    return _status(outcome, changes)
+    except KeyboardInterrupt as stopped:
+        return getattr(stopped, "status", 130)
+    return outcome.stopped.status if outcome.stopped else _status(outcome, changes)
+
+
+def _bound(options: Options) -> str:
+    return (
+        f"searching the highest rate that keeps {options.slo}: {options.search_s:g} s at most (--search-time)"
+    )
 
 
 def measured(bench: Bench, options: Options, rules: Sequence[slo.Rule]) -> Outcome:
-    """Measure what the options ask for."""
-    if rules:
-        return _searched(bench, options, rules)
-    levels = options.levels or curve_levels(bench.measure(_CAPACITY, 1, _CAPACITY_S))
-    return Outcome(tuple(bench.measure(level) for level in levels))
+    """Measure what the options ask for; as far as a signal lets it.
+
+    Raises:
+        Stopped: by a signal, before there was anything.
+    """
+    results: list[Result] = []
+    found = None
+    try:
+        if rules:
+            found = _searched(bench, options, rules, results)
+        else:
+            for level in options.levels or curve_levels(bench.measure(_CAPACITY, 1, _CAPACITY_S)):
+                results.append(bench.measure(level))
+    except Stopped as stopped:
+        results += [bench.last] if bench.last else []
+        if not results:
+            raise
+        found = Found(0.0, (), "a signal ended the search") if rules else None
+        return Outcome(tuple(results), found, stopped)
+    return Outcome(tuple(results), found)
 
 
 def curve_levels(capacity: Result) -> tuple[Level, ...]:
@@ -90,26 +122,20 @@ def curve_levels(capacity: Result) -> tuple[Level, ...]:
     return tuple(Level("rate", float(f"{share * capacity.rate:.2g}")) for share in _SHARES)
 
 
-def _searched(bench: Bench, options: Options, rules: Sequence[slo.Rule]) -> Outcome:
-    results: list[Result] = []
-
-    def keeps(rate: float) -> bool:
-        seconds = min(max(_PROBE_S[0], _PROBE_REQUESTS / rate), _PROBE_S[1])
-        results.append(bench.measure(Level("rate", rate), 1, seconds))
-        return not slo.broken(rules, results[-1])
-
-    first = options.levels[0].value if options.levels else 0.0
-    if not first:
-        capacity = bench.measure(_CAPACITY, 1, _CAPACITY_S)
-        first = max(_FIRST_SHARE * capacity.rate, 1.0)
-    found = slo.search(keeps, float(f"{first:.2g}"))
-    if not found.rate:
-        return Outcome(tuple(results), found)
-    last = bench.measure(Level("rate", found.rate))
-    return Outcome((*results, last), found)
+def _searched(bench: Bench, options: Options, rules: Sequence[slo.Rule], results: list[Result]) -> Found:
+    """Search the rate; the results of its measurements are appended as they come."""
+    end = time.monotonic() + options.search_s
+    capacity = bench.measure(_CAPACITY, 1, _CAPACITY_S)
+    if not capacity.rate:
+        raise PerfError(f"no request was answered well: {', '.join(capacity.errors)}")
+    first = options.levels[0].value if options.levels else max(_FIRST_SHARE * capacity.rate, 1.0)
+    asking = Asking(bench, rules, capacity.rate, results, options.duration_s)
+    return Search(asking.ask, lambda: end - time.monotonic(), asking.seconds).run(first)
 
 
-def document_of(options: Options, server: Mapping[str, Any], outcome: Outcome) -> dict[str, Any]:
+def document_of(
+    options: Options, server: Mapping[str, Any], outcome: Outcome, busy: str = ""
+) -> dict[str, Any]:
     """Return the run as JSON."""
     found = outcome.found
     return {
@@ -124,9 +150,15 @@ def document_of(options: Options, server: Mapping[str, Any], outcome: Outcome) -
         "shared_memory": options.shared_memory,
         "arrivals": _arrivals(options, outcome.results),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "slo": None if found is None else {"rules": options.slo, "rate": found.rate, "tried": found.tried},
+        "busy_machine": busy,
+        "slo": None if found is None else _slo(options, found),
         "levels": [result.as_json() for result in outcome.results],
     }
+
+
+def _slo(options: Options, found: Found) -> dict[str, Any]:
+    tried = [(each.asked, each.kept) for each in found.tried]
+    return {"rules": options.slo, "rate": found.rate, "why": found.why, "tried": tried}
 
 
 def _arrivals(options: Options, results: Sequence[Result]) -> str:
@@ -177,11 +209,11 @@ def _save(path: Path, content: str) -> None:
 def _print(
     options: Options, document: Mapping[str, Any], outcome: Outcome, changes: Sequence[Change]
 ) -> None:
-    console, results = text.console(), outcome.results
+    console, results = text.console(), _ordered(outcome)
+    best = text.winner(document["slo"], outcome.results)
     about = f"{options.model} at {document['url']} ({document['server']})"
     console.print(f"{about}, batch {options.batch}, {document['arrivals']}", markup=False)
-    found = outcome.found
-    tables = text.results_table(results), text.share_table(results), text.streams_table(results)
+    tables = text.results_table(results, best), text.share_table(results), text.streams_table(results)
     for table in (*tables, text.changes_table(changes) if changes else None):
         if table is not None:
             console.print(table)
@@ -191,9 +223,17 @@ def _print(
         console.print(note, markup=False)
     if console.is_terminal and (drawn := text.curve(results, console.width)):
         print(drawn)
-    if found is not None:
-        kept = f"{found.rate:.4g}/s keeps {options.slo}" if found.rate else f"no rate keeps {options.slo}"
-        console.print(f"{kept}; {len(found.tried)} loads were tried", markup=False)
+    if document["busy_machine"]:
+        console.print(document["busy_machine"], markup=False)
+    if document["slo"]:
+        console.print(f"{text.verdict(document['slo'])}; {len(results)} loads were measured", markup=False)
+
+
+def _ordered(outcome: Outcome) -> Sequence[Result]:
+    """Return the results as they are shown: of a search by their rates."""
+    if outcome.found is None:
+        return outcome.results
+    return sorted(outcome.results, key=lambda result: result.level.value)
 
 
 def _status(outcome: Outcome, changes: Sequence[Change]) -> int:

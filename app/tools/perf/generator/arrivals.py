@@ -1,5 +1,6 @@
 """When requests of an open loop begin: drawn before the run, so that nothing the server does moves them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,16 @@ Offsets = np.ndarray[Any, np.dtype[np.int64]]
 DISTRIBUTIONS: Final = ("poisson", "constant")
 
 
-def draw(distribution: str, rate: float, seconds: float, seed: int) -> Offsets:
+Seed = int | Sequence[int]
+
+_DRAWS: Final = 20
+_CHOSEN: Final = 16
+"""The place among them, from the easiest, of the moments that are taken: four of five are easier."""
+_MOST: Final = 200_000
+"""Moments; more are much alike."""
+
+
+def draw(distribution: str, rate: float, seconds: float, seed: Seed) -> Offsets:
     """Return the moments of a load of `rate` requests a second.
 
     Args:
@@ -24,6 +34,31 @@ def draw(distribution: str, rate: float, seconds: float, seed: int) -> Offsets:
     gaps = random.exponential(1e9 / rate, int(expected + 10 * expected**0.5 + 10))
     moments = np.cumsum(gaps).astype(np.int64)
     return moments[moments < seconds * 1e9]
+
+
+def draw_hard(
+    distribution: str, rate: float, seconds: float, seed: Sequence[int], capacity: float
+) -> Offsets:
+    """Return moments that are harder for a server than four of five draws are.
+
+    What one draw shows, another one may refute: by chance requests come in crowds or do not. How hard moments
+    are is told by a queue that answers `capacity` requests a second, one after the other.
+    """
+    draws = [draw(distribution, rate, seconds, seed)]
+    if distribution == "constant" or rate * seconds > _MOST:
+        return draws[0]
+    draws += [draw(distribution, rate, seconds, (*seed, number)) for number in range(1, _DRAWS)]
+    each_ns = 1e9 / max(capacity, 1.02 * rate)
+    return sorted(draws, key=lambda moments: _queued_p99(moments, each_ns))[_CHOSEN]
+
+
+def _queued_p99(moments: Offsets, each_ns: float) -> float:
+    """Return the 99th percentile of the waits for a server that takes the same time for each request."""
+    if not len(moments):
+        return 0.0
+    before = np.arange(len(moments)) * each_ns
+    begins = np.maximum.accumulate(moments - before) + before
+    return float(np.percentile(begins - moments, 99))
 
 
 def read_intervals(path: Path) -> Offsets:

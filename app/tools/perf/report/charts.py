@@ -14,7 +14,7 @@ Series = Mapping[str, Sequence[Point]]
 _WIDTH: Final = 640
 _HEIGHT: Final = 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 620, 14, 214
-_COLORS: Final = 8
+COLORS: Final = 8
 _NINES: Final = 5.0
 
 
@@ -59,11 +59,22 @@ def nines(label: str) -> Axis:
     return Axis(at, [(p, f"{p:g}") for p in (0, 50, 90, 99, 99.9, 99.99)], label)
 
 
-def lines(series: Series, x: Axis, y: Axis) -> str:
-    """Return a line for each series, with a legend."""
-    shapes = [*_grid(x, y)]
+def lines(
+    series: Series, x: Axis, y: Axis, limits: Mapping[str, float] | None = None, marked: Sequence[Point] = ()
+) -> str:
+    """Return a line for each series, with a legend.
+
+    Args:
+        limits: values of y by name, drawn as dashed lines.
+        marked: points with a circle around them.
+    """
+    shapes = [*_grid(x, y), *_limits(limits or {}, y)]
+    shapes += [
+        f'<circle class="marked" cx="{_across(x.at(a)):.1f}" cy="{_down(y.at(b)):.1f}" r="7"/>'
+        for a, b in marked
+    ]
     for number, (name, points) in enumerate(series.items()):
-        color = f"c{number % _COLORS}"
+        color = f"c{number % COLORS}"
         places = [(_across(x.at(a)), _down(y.at(b))) for a, b in points]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
         shapes.append(f'<polyline class="line {color}" points="{path}"/>')
@@ -98,7 +109,7 @@ def bars(rows: Mapping[str, Mapping[str, float]], label: str) -> str:
 
 def legend(names: Sequence[str]) -> str:
     """Return the names of colours, in their order."""
-    keys = (f'<span class="key c{i % _COLORS}">{escape(name)}</span>' for i, name in enumerate(names))
+    keys = (f'<span class="key c{i % COLORS}">{escape(name)}</span>' for i, name in enumerate(names))
     return f'<p class="legend">{" ".join(keys)}</p>'
 
 
@@ -112,6 +123,14 @@ def _grid(x: Axis, y: Axis) -> Iterator[str]:
     middle = (_LEFT + _RIGHT) / 2
     yield f'<text x="{middle}" y="{_BOTTOM + 36}" text-anchor="middle">{escape(x.label)}</text>'
     yield f'<text x="{_LEFT}" y="{_TOP - 4}">{escape(y.label)}</text>'
+
+
+def _limits(limits: Mapping[str, float], y: Axis) -> Iterator[str]:
+    for name, value in limits.items():
+        top = _down(y.at(value))
+        yield f'<line class="limit" x1="{_LEFT}" x2="{_RIGHT}" y1="{top:.1f}" y2="{top:.1f}"/>'
+        text = f"{name} &lt; {value:g}"
+        yield f'<text x="{_LEFT + 4}" y="{top - 4:.1f}">{text}</text>'
 
 
 def _across(place: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
@@ -28,8 +28,20 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, emoji=False, width=200, no_color=True)
 
 
-def results_table(results: Sequence[Result]) -> Table:
-    """Return a row for each level."""
+def verdict(slo: Mapping[str, Any]) -> str:
+    """Return what a search has found, of its part of the document."""
+    if slo["rate"]:
+        return f"{slo['rate']:.4g}/s keeps {slo['rules']}"
+    return f"no rate was found that keeps {slo['rules']}: {slo['why']}"
+
+
+def winner(slo: Mapping[str, Any] | None, results: Sequence[Result]) -> Result | None:
+    """Return the measurement that decided for a rate: the last one of a search that found one."""
+    return results[-1] if slo and slo["rate"] else None
+
+
+def results_table(results: Sequence[Result], best: Result | None = None) -> Table:
+    """Return a row for each level; the best one is marked."""
     table = _table(
         *("load", ">answers/s", ">p50 ms", ">p90", ">p99", ">p99.9", ">max", ">service p99"),
         *(">own lateness p99", ">failed", ""),
@@ -39,7 +51,7 @@ def results_table(results: Sequence[Result]) -> Table:
         rate = f"{result.rate:.1f} ±{_half(result):.1f}"
         cells = [str(result.level), rate, *(f"{spread[name]:.2f}" for name in ("p50", "p90", "p99", "p99.9"))]
         cells += [f"{spread.max:.1f}", f"{result.service['p99']:.2f}", f"{result.lateness['p99']:.2f}"]
-        table.add_row(*cells, str(result.failed) if result.failed else "", _mark(result))
+        table.add_row(*cells, str(result.failed) if result.failed else "", _mark(result, best))
     return table
 
 
@@ -48,10 +60,11 @@ def _half(result: Result) -> float:
     return (interval.high - interval.low) / 2
 
 
-def _mark(result: Result) -> str:
+def _mark(result: Result, best: Result | None) -> str:
+    kept = "[green]kept[/]" if result is best else ""
     if result.void:
-        return "[yellow]void[/]"
-    return "" if result.stable else "[yellow]unstable[/]"
+        return f"[yellow]void[/] {kept}"
+    return kept if result.stable else f"[yellow]unstable[/] {kept}"
 
 
 def share_table(results: Sequence[Result]) -> Table | None:

@@ -13,9 +13,10 @@ from tritonclient.grpc import model_config_pb2
 
 from app.tools.analyze import report
 from app.tools.analyze.choice import compete, finalists, pareto, promising
-from app.tools.analyze.command import Search, _best, main, resumed
+from app.tools.analyze.command import _best, main
 from app.tools.analyze.queue_model import Costs, best_rate, latencies
 from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
+from app.tools.analyze.state import State, resumed
 from app.tools.analyze.trials import Measured, Trials
 from app.tools.perf import slo
 from app.tools.perf.generator.job import Level
@@ -165,16 +166,28 @@ def test_those_that_did_about_as_much_in_the_last_round_are_measured_in_full() -
 class FakeBench:
     """Answers as a server with a capacity does, and keeps what it was asked."""
 
-    def __init__(self, capacity: float) -> None:
-        self.capacity, self.asked = capacity, list[float]()
+    def __init__(self, capacity: float, void: str = "") -> None:
+        self.capacity, self.void, self.asked = capacity, void, list[float]()
 
-    def measure(self, level: Level, windows: int, seconds: float) -> Any:
+    def measure(self, level: Level, windows: int, seconds: float, capacity: float = 0.0) -> Any:
         self.asked.append(level.value)
         rate = min(level.value, self.capacity)
-        figures = {"p50": 10.0, "p99": 20.0}
         return SimpleNamespace(
-            rate=rate, offered=level.value, failed=0, requests=100, latency=figures, server=None
+            level=level,
+            rate=rate,
+            offered=level.value,
+            failed=0,
+            requests=100,
+            latency={"p50": 10.0, "p99": 20.0},
+            server=None,
+            void=self.void,
+            disturbed=bool(self.void),
+            reasons=(),
         )
+
+
+def plenty() -> float:
+    return 1000.0
 
 
 class FakeTrials(Trials):
@@ -188,23 +201,37 @@ class FakeTrials(Trials):
 
 def test_a_candidate_that_is_no_better_costs_two_probes() -> None:
     bench: Any = FakeBench(900)
-    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 1000, floor=1030)
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 1000, plenty, floor=1030)
     assert bench.asked == [1030, 1030]
     assert (found.rate, found.below) == (900, 1030) and found.points == []
-    assert report.rows({}, {Candidate(2, 0, 1): found}, {})[0][2] == "< 1030"
+    assert report.rows(State(Path(), {}, {}, {Candidate(2, 0, 1): found}), {})[0][3] == "< 1030"
 
 
 def test_a_candidate_that_is_better_is_measured_further() -> None:
     bench: Any = FakeBench(1200)
-    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 900, floor=1030)
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 900, plenty, floor=1030)
     assert 1140 < found.rate <= 1200 / 0.95 and found.below == 0
-    assert min(bench.asked) == 1030
+    assert min(bench.asked) == 1030 and len(bench.asked) < 16
 
 
-def test_how_much_better_a_candidate_is_is_found_by_small_steps() -> None:
-    bench: Any = FakeBench(1030)
-    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 2000, floor=1000)
-    assert bench.asked == [1000, 1000, 1050, 1100, 1100, 1050] and found.rate == 1050
+def test_search_goes_down_until_something_keeps_the_objective() -> None:
+    bench: Any = FakeBench(1000)
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 13_400, plenty)
+    assert 900 < found.rate <= 1000 / 0.95 and found.why == "far below its closed loop"
+
+
+def test_points_above_the_rate_that_was_confirmed_are_luck() -> None:
+    bench: Any = FakeBench(1000)
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 1000, plenty)
+    assert max(found.points)[0] == found.rate == bench.asked[-1]
+
+
+def test_turn_that_something_else_has_disturbed_is_repeated_and_told() -> None:
+    bench: Any = FakeBench(1000, void="the generator itself was late")
+    turn = FakeTrials().turn(bench, Candidate(2, 0, 1), 8)
+    assert len(bench.asked) == 2 and turn == (8.0, "the generator itself was late")
+    quiet: Any = FakeBench(1000)
+    assert FakeTrials().turn(quiet, Candidate(2, 0, 1), 8) == (8.0, "") and len(quiet.asked) == 1
 
 
 class CountedCosts(FakeTrials):
@@ -238,8 +265,8 @@ def test_instances_slow_each_other_down_as_far_as_they_do_with_full_batches() ->
 
 def test_search_of_a_rate_begins_below_what_a_closed_loop_did() -> None:
     bench: Any = FakeBench(1000)
-    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 1000)
-    assert bench.asked[0] == 900 and 950 < found.rate <= 1000 / 0.95 and len(bench.asked) <= 8
+    found = FakeTrials().rate(bench, Candidate(2, 0, 1), 1000, plenty)
+    assert bench.asked[0] == 900 and 950 < found.rate <= 1000 / 0.95 and len(bench.asked) <= 12
 
 
 def test_closed_loops_have_in_flight_what_half_of_the_objective_allows() -> None:
@@ -251,16 +278,18 @@ def test_finalist_has_to_beat_the_best_one_before_it(tmp_path: Path) -> None:
     one, two, three = Candidate(2, 0, 1), Candidate(4, 0, 1), Candidate(8, 0, 1)
     asked: list[tuple[Candidate, float]] = []
 
-    def chosen(full: dict[Candidate, Measured]) -> Candidate | None:
+    def chosen(full: dict[Candidate, Measured], left: Any = plenty) -> Candidate | None:
         class Full(FakeTrials):
-            def rate(self, _: Any, candidate: Candidate, expected: float, floor: float = 0.0) -> Measured:
+            def rate(
+                self, _: Any, candidate: Candidate, expected: float, left: Any, floor: float = 0.0
+            ) -> Measured:
                 asked.append((candidate, floor))
                 return full[candidate]
 
         asked.clear()
-        search = Search(tmp_path / "state", {}, {}, {}, {one: [100, 98], two: [95, 94], three: [10]})
+        state = State(tmp_path / "state", {}, {}, {}, {one: [100, 98], two: [95, 94], three: [10]})
         bench: Any = None
-        return _best(bench, Full(), search)
+        return _best(bench, Full(), state, left)
 
     assert chosen({one: Measured(90), two: Measured(85, below=93)}) == one
     assert asked == [(one, 0.0), (two, 90 / 0.97)]
@@ -268,6 +297,8 @@ def test_finalist_has_to_beat_the_best_one_before_it(tmp_path: Path) -> None:
     assert chosen({one: Measured(90), two: Measured(88)}) == one, "it kept more once, and not again"
     assert chosen({one: Measured(0), two: Measured(0), three: Measured(9)}) == three
     assert chosen({one: Measured(0), two: Measured(0), three: Measured(0)}) is None
+    times = iter([10.0, 0.0])
+    assert chosen({one: Measured(90)}, lambda: next(times)) == one, "there is no time for the second"
 
 
 def test_pareto_front() -> None:
@@ -288,16 +319,27 @@ def test_page_has_the_front_and_the_configuration() -> None:
         Candidate(4, 0, 1): Measured(90, 1, 2, 3, [(50, 1.0), (90, 2.0)]),
         Candidate(1, 0, 1): Measured(),
     }
-    lines = report.rows({Candidate(4, 0, 1): 100.0}, measured, {Candidate(4, 0, 1): "best"})
-    assert lines[0][1:4] == ["100", "90", "1.00"] and lines[0][-1] == "best"
+    state = State(Path(), {}, {Candidate(4, 0, 1): 100.0}, measured, {Candidate(8, 0, 1): [70.0, 80.0]})
+    lines = report.rows(state, {Candidate(4, 0, 1): "best"})
+    assert lines[0][1:5] == ["100", "", "90", "1.00"] and lines[0][-1] == "best"
+    assert [line[2:4] for line in lines[1:]] == [["75", ""], ["", "none"]], "all that was compared"
     made = report.page("t", ["s"], lines, measured, 'name: "<m>"')
     assert "Pareto front" in made and "&lt;m&gt;" in made
+
+
+def test_prediction_far_off_is_not_shown() -> None:
+    one, two = Candidate(4, 0, 1), Candidate(8, 0, 1)
+    state = State(
+        Path(), {}, {one: 38_530.0, two: 500.0}, {one: Measured(3490)}, {two: [400.0]}, {two: "late"}
+    )
+    assert [line[1] for line in report.rows(state, {})] == ["–", "500"]
+    assert report.rows(state, {two: "present"})[1][-1] == "present, unsure"
 
 
 def test_search_goes_on_with_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "new" / "analyze.json"
     key = {"model": "m", "axes": Axes((1, 4), (0,), (1,))}
-    search = Search(
+    search = State(
         path,
         key,
         {Candidate(4, 0, 1): 10.0},

@@ -91,6 +91,25 @@ def test_page_is_whole_and_fetches_nothing() -> None:
     )
 
 
+def test_page_of_a_search_has_the_objective_and_the_rate_that_keeps_it() -> None:
+    names = ("url", "server", "arrivals", "when")
+    slo = {"rules": "p99<6ms,errors<1%", "rate": 100, "why": "", "tried": []}
+    document = {"model": "m", "batch": 1, "slo": slo, "busy_machine": "busy", **{name: "x" for name in names}}
+    levels = [
+        result([ms] * 100, Level("rate", rate), server=SHARE) for rate, ms in ((200, 7), (50, 4), (100, 5))
+    ]
+    made = page(document, levels, [])
+    Tags().feed(made)
+    rates = [made.index(f"<td>{rate}/s</td>") for rate in (50, 100, 200)]
+    assert rates == sorted(rates), "by rate"
+    assert made.count("<tr class=best>") == 1 and made.index("<tr class=best>") < rates[1] < made.index(
+        "kept"
+    )
+    assert 'class="limit"' in made and "p99 &lt; 6" in made and made.count('class="marked"') == 2
+    assert "requests/s asked" in made and ">busy<" in made and "100/s keeps p99&lt;6ms,errors&lt;1%" in made
+    assert "step&lt;1&gt;" in made and "±" in made, "steps of the ensemble, and the spread"
+
+
 def test_axes_place_values() -> None:
     axis = charts.linear([0, 87], "ms")
     assert axis.at(0) == 0 and axis.at(100) == 1 and axis.ticks[-1] == (100.0, "100")
