@@ -12,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from app.console.server_record import ServerRecord, running_servers
+from app.console.server_record import ServerRecord, places, running_servers
 
 TOKEN_VARIABLE: Final = "NEREID_TOKEN"
 
@@ -128,8 +128,7 @@ def find_server(pid: int | None) -> ServerRecord | None:
         for server in servers:
             print(f"  --pid={server.pid}  {server.http} {' '.join(server.repositories)}", file=sys.stderr)
     else:
-        which = (
-            "no server of this user runs here" if pid is None else f"process {pid} is no server of this user"
-        )
-        print(f"{which}; start one: nereid --model-repository=DIRECTORY", file=sys.stderr)
+        which = "no server of this user" if pid is None else f"process {pid} is no server of this user that"
+        print(f"{which} is registered in {', '.join(map(str, places()))}", file=sys.stderr)
+        print("start one: nereid --model-repository=DIRECTORY", file=sys.stderr)
     return None

@@ -97,11 +97,12 @@ class Console:
             log=self._log_path,
         )
         try:
-            path = write_record(record)
+            written = write_record(record)
         except OSError as error:
             print(f"warning: 'nereid status' will not find this server: {error}", file=sys.stderr)
         else:
-            atexit.register(path.unlink, missing_ok=True)
+            for path in written:
+                atexit.register(path.unlink, missing_ok=True)
 
     def _wait(self, done: threading.Event) -> None:
         while not done.wait(_PATIENCE_S):

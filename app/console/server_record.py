@@ -1,12 +1,21 @@
 """The record of a running server, by which this user's commands find it."""
 
+import os
+import tempfile
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from app.core.encoding import to_json
 from app.core.private_files import private_directory, private_root
 from app.core.processes import process
+
+_FOLDER: Final = "servers"
+_SHARED: Final = "/tmp"
+"""Looked into by every shell, whatever its TMPDIR."""
+_SERVICE: Final = "/run/nereid"
+"""Where the unit of systemd registers (RUNTIME_DIRECTORY), whose /tmp is its own."""
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,44 +50,67 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
 
 
-def write_record(record: ServerRecord) -> Path:
-    """Write the record of this process; return its file, which the process removes when it ends.
+def write_record(record: ServerRecord) -> list[Path]:
+    """Write the record of this process; return its files, which the process removes when it ends.
 
-    Those of servers that could not remove theirs are removed.
+    There is one in each place where another shell may look: it may have another TMPDIR. Those of servers that
+    could not remove theirs are removed.
 
     Raises:
-        OSError: the private directory cannot be made, or others may enter it.
+        OSError: there is no such place: others may enter the private directories, or the disk is full.
     """
-    directory = _directory()
+    written, faults = [], []
+    given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    for parent in dict.fromkeys(filter(None, (tempfile.gettempdir(), _SHARED, given))):
+        try:
+            written.append(_write(Path(private_root(parent), _FOLDER), record))
+        except OSError as error:
+            faults.append(error)
+    if not written:
+        raise faults[0]
+    running_servers()
+    return written
+
+
+def _write(directory: Path, record: ServerRecord) -> Path:
     private_directory(str(directory))
     path = directory / f"{record.pid}.json"
     draft = path.with_suffix(".part")
     draft.write_bytes(msgspec.json.format(to_json(record)))
-    draft.replace(path)
-    running_servers()
-    return path
+    return draft.replace(path)
 
 
 def running_servers() -> list[ServerRecord]:
     """Return the records of this user's servers that still run, the latest first; remove the others."""
-    found = []
-    for path in _directory().glob("*.json"):
+    found = {}
+    for path in [path for directory in places() for path in directory.glob("*.json")]:
         try:
             record = msgspec.json.decode(path.read_bytes(), type=ServerRecord)
         except (OSError, msgspec.DecodeError):
             continue  # it has just ended, or is of another version
         if birth_of(record.pid) == record.birth:
-            found.append(record)
+            found[record.pid] = record
         else:
             path.unlink(missing_ok=True)
-    return sorted(found, key=lambda record: -int(record.birth))
+    return sorted(found.values(), key=lambda record: -int(record.birth))
+
+
+def places() -> list[Path]:
+    """Return the directories that are looked into for servers."""
+    parents = dict.fromkeys((tempfile.gettempdir(), _SHARED, _SERVICE))
+    roots = [os.path.join(parent, f"nereid-{os.getuid()}") for parent in parents]
+    return [Path(root, _FOLDER) for root in roots if not os.path.lexists(root) or _is_private(root)]
+
+
+def _is_private(root: str) -> bool:
+    try:
+        private_directory(root)
+    except OSError:  # it is another user's, who might have a client's token sent elsewhere
+        return False
+    return True
 
 
 def birth_of(pid: int) -> str:
     """Return when a process began, in ticks since the machine's start; "" when there is no such process."""
     found = process(pid)
     return "" if found is None else str(found.started)
-
-
-def _directory() -> Path:
-    return Path(private_root(), "servers")

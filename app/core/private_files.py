@@ -1,8 +1,17 @@
 """Directories that only this user may enter."""
 
 import os
+import pwd
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Final
+
+_TEMPORARY: Final = "/tmp"
+SOCKET_ROOT_BYTES: Final = 30
+"""Longest directory for sockets, whose paths may have 107 bytes: Ray 2.60 makes some 77 bytes below it."""
 
 
 def private_root(parent: str | None = None) -> str:
@@ -35,3 +44,66 @@ def private_directory(directory: str) -> None:
     owner = os.lstat(directory)
     if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.geteuid() or stat.S_IMODE(owner.st_mode) & 0o077:
         raise PermissionError(f"'{directory}' must belong to this user alone (mode 0700)")
+
+
+def socket_root(parent: str | None = None) -> str:
+    """Return a directory like `private_root`, whose path is short enough for sockets below it.
+
+    It is another one where the directory for temporary files has a long path, as those of SLURM's jobs.
+
+    Raises:
+        OSError: there is none.
+    """
+    root = private_root(parent)
+    if _is_short(root):
+        return root
+    for place in (_TEMPORARY, os.environ.get("XDG_RUNTIME_DIR", ""), "/var/tmp", "/dev/shm"):
+        with suppress(OSError):
+            if place and _is_short(found := private_root(place)):
+                return found
+    raise OSError(
+        f"'{root}' is too long for sockets (at most {SOCKET_ROOT_BYTES} bytes), and no other directory for"
+        " temporary files can be used: set TMPDIR"
+    )
+
+
+def short_path(directory: str, parent: str | None = None) -> str:
+    """Return a path of a directory of `private_root(parent)` by which sockets in it can be reached: a link.
+
+    Raises:
+        OSError: as `socket_root`.
+    """
+    root = socket_root(parent)
+    if root == private_root(parent):
+        return directory
+    for old in _broken_links(root):
+        os.unlink(old)
+    link = os.path.join(root, f"to-{blake2b(os.fsencode(directory), digest_size=4).hexdigest()}")
+    with suppress(FileExistsError):
+        os.symlink(directory, link)
+    return link
+
+
+def _broken_links(root: str) -> Iterator[str]:
+    """Yield links to directories of jobs that are over."""
+    with os.scandir(root) as entries:
+        yield from (each.path for each in entries if each.is_symlink() and not os.path.exists(each.path))
+
+
+def _is_short(root: str) -> bool:
+    return len(os.fsencode(root)) <= SOCKET_ROOT_BYTES
+
+
+def require_home() -> None:
+    """Give a user that has no home directory, as in a container with any user id, a private one.
+
+    Else `~` is no path, or a directory of that name where the process happens to be.
+    """
+    if os.environ.get("HOME"):
+        return
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        home = os.path.join(private_root(), "home")
+        private_directory(home)
+        os.environ["HOME"] = home

@@ -21,7 +21,7 @@ from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.log import configure_logging
 from app.core.observability.trace_settings import TraceSettings
-from app.core.private_files import private_root
+from app.core.private_files import private_root, socket_root
 from app.core.tensors import InferRequest
 from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory
@@ -207,7 +207,7 @@ class Ingress:
     async def _open_peers(self) -> None:
         peers = Peers(self._service.ensembles, self._key)
         host = listen_host(self._settings.cluster.channel_address)
-        await peers.open(private_root(), host, self._router.open_control_pool(*self._deployment))
+        await peers.open(socket_root(), host, self._router.open_control_pool(*self._deployment))
         self._service.peers = peers
 
     def _cluster_health(self) -> list[ClusterHealth]:

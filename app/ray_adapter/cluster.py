@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from app.core.private_files import require_home
 from app.ray_adapter.claim import Claim, claim_cluster, release_cluster
 from app.ray_adapter.local.cluster import ray_init, start_cluster
 from app.ray_adapter.token import require_token
@@ -54,7 +55,12 @@ def join_or_start(
     Raises:
         ClusterError: Ray cannot be started, or the cluster cannot be joined, or it has a server already.
     """
-    require_token()
+    try:
+        require_home()
+        require_token()
+    except OSError as error:
+        text = f"error: creating server: Unavailable - cannot keep Ray's token: {error}"
+        raise ClusterError(text) from error
     # Ray 2.60 runs its workers at niceness 15, behind every other process of the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
     address = os.environ.get("RAY_ADDRESS", "")

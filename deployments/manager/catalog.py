@@ -16,6 +16,7 @@ from app.core.config.version_policy import absent_versions, require_versions, se
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, not_found
 from app.core.identifiers import name_of, namespace_of
 from app.core.observability.log import LogConfig
+from app.core.private_files import socket_root
 from app.core.rollout.spec import RolloutSpec
 from app.routing.table import VersionEntry
 from app.settings.settings import ServerSettings
@@ -364,7 +365,7 @@ class Catalog:
             application="",
             fingerprint="",
             key=self._key,
-            socket_directory=str(private_root()),
+            socket_directory=socket_root(),
             auto_complete=not settings.repository.disable_auto_complete_config,
             backend_directory=settings.backends.directory,
             backend_config=settings.backends.config,

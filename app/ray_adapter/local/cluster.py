@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.private_files import private_root
+from app.core.private_files import private_root, short_path
 from app.core.processes import adopt_orphans
 from app.ray_adapter.local.attempts import watched_start
 from app.ray_adapter.local.forking import ForkServer
@@ -80,16 +80,18 @@ def start_cluster(
         options: further options of `ray.init`.
 
     Raises:
-        OSError: the directory cannot be made, or others may enter it.
+        OSError: the directory cannot be made, or others may enter it, or its sockets have no place.
         Exception: whatever `ray.init` raises.
     """
     for name, value in (_ENVIRONMENT | ({} if include_dashboard else _WITHOUT_DASHBOARD)).items():
         os.environ.setdefault(name, value)
     # Ray 2.60 gives directories of a session mode 0777 whenever a worker starts, whatever the umask
     # (`try_to_create_directory` in ray/_common/utils.py): only the directory above them keeps others out.
-    directory = os.path.join(private_root(os.environ.get("RAY_TMPDIR")), "ray")
+    place = os.environ.get("RAY_TMPDIR")
+    directory = os.path.join(private_root(place), "ray")
     os.umask(0o077)  # inherited by all processes of the cluster, for logs and sockets
     os.makedirs(directory, exist_ok=True)
+    directory = short_path(directory, place)
     adopt_orphans()
     # It imports Ray while this process does.
     server = ForkServer(Path(directory)) if fork_workers else None

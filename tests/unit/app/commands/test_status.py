@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from app.commands import env, status
+from app.console import server_record
 from app.console.server_record import ServerRecord, birth_of, running_servers, write_record
 from tests.server import ROOT
 
@@ -22,6 +23,8 @@ INDEX = [{"name": "simple", "version": "1", "state": "READY"}, {"name": "bad", "
 @pytest.fixture(autouse=True)
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(server_record, "_SHARED", str(tmp_path / "shared"))
+    monkeypatch.setattr(server_record, "_SERVICE", str(tmp_path / "run"))
     return tmp_path
 
 
@@ -70,13 +73,40 @@ def test_record_of_a_running_server_is_found() -> None:
     assert running_servers() == [made]
 
 
+def test_server_with_another_directory_for_temporary_files_is_found(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(private / "job"))
+    made = record()
+    monkeypatch.setattr("tempfile.tempdir", str(private / "shell"))
+    assert running_servers() == [made]
+
+
+def test_server_of_a_service_with_its_own_tmp_is_found(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(private / "run"))
+    monkeypatch.setattr(server_record, "_SHARED", str(private / "own"))
+    made = record()
+    monkeypatch.setattr(server_record, "_SHARED", str(private / "other"))
+    monkeypatch.setattr("tempfile.tempdir", str(private / "shell"))
+    assert running_servers() == [made]
+
+
+def test_records_in_the_directory_of_another_are_not_read(private: Path) -> None:
+    record()
+    for root in private.glob("**/nereid-*"):
+        root.chmod(0o755)
+    assert running_servers() == []
+
+
 def test_record_of_an_ended_or_other_process_is_removed(private: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         birth = birth_of(ended.pid)
     write_record(ServerRecord(pid=ended.pid, birth=birth, version="1"))
     write_record(msgspec.structs.replace(record(), birth="1"))
     assert running_servers() == []
-    assert list(private.glob("nereid-*/servers/*.json")) == []
+    assert list(private.glob("**/*.json")) == []
 
 
 def test_status_shows_state_models_and_processes(address: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,9 +159,14 @@ def test_env_without_a_dashboard_says_what_it_lacks(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("command", [env, status])
-def test_without_a_server_there_is_one_sentence(command: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_server_there_is_one_sentence(
+    command: object, private: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command.main([]) == 1  # type: ignore[attr-defined]
-    assert capsys.readouterr().err.startswith("no server of this user runs here; start one: nereid ")
+    first, second = capsys.readouterr().err.splitlines()
+    registered = [f"{private}{place}/nereid-{os.getuid()}/servers" for place in ("", "/shared", "/run")]
+    assert first == f"no server of this user is registered in {', '.join(registered)}"
+    assert second == "start one: nereid --model-repository=DIRECTORY"
 
 
 def test_one_of_several_servers_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.console import console
+from app.console import console, server_record
 from app.console.console import Console
 from app.console.server_record import running_servers
 from app.ray_adapter.worker_output import WorkerOutput
@@ -29,6 +29,7 @@ def at_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Callable[..
     """What is done when the process ends; the private directory is a temporary one."""
     found: list[Callable[..., object]] = []
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(server_record, "_SHARED", str(tmp_path))
     monkeypatch.setattr(atexit, "register", lambda call, **_: found.append(call))
     monkeypatch.setattr(console, "cluster_addresses", lambda: ("127.0.0.1:6379", ""))
     monkeypatch.setattr(console, "cluster_environment", dict)
@@ -115,6 +116,7 @@ def test_start_goes_on_without_a_private_directory(
     tmp_path.joinpath("file").touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+        patch.setattr(server_record, "_SHARED", str(tmp_path / "file"))
         with Console(SETTINGS).ray_start():
             pass
     shown = capsys.readouterr().err.splitlines()

@@ -3,11 +3,14 @@
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from app.core.private_files import private_root
+from app.core import private_files
+from app.core.private_files import SOCKET_ROOT_BYTES, private_root, require_home, short_path, socket_root
 
 
 def test_root_directory_belongs_to_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +29,55 @@ def test_root_directory_belongs_to_this_user(tmp_path: Path, monkeypatch: pytest
 
 def test_root_directory_has_the_given_parent(tmp_path: Path) -> None:
     assert private_root(str(tmp_path)) == str(tmp_path / f"nereid-{os.getuid()}")
+
+
+@pytest.fixture
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a short path, which takes the place of /tmp."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 80)))
+    (tmp_path / ("x" * 80)).mkdir()
+    with tempfile.TemporaryDirectory(prefix="n", dir="/tmp") as directory:
+        monkeypatch.setattr(private_files, "_TEMPORARY", directory)
+        yield Path(directory)
+
+
+def test_sockets_have_a_short_place(short: Path, tmp_path: Path) -> None:
+    assert socket_root() == str(short / f"nereid-{os.getuid()}")
+    assert len(socket_root()) <= SOCKET_ROOT_BYTES < len(private_root())
+    assert socket_root(str(short)) == private_root(str(short)), "one that is short enough is used"
+
+
+def test_a_long_directory_has_a_short_path(short: Path, tmp_path: Path) -> None:
+    directory = Path(private_root(), "ray")
+    directory.mkdir()
+    path = short_path(str(directory))
+    assert path.startswith(socket_root()) and Path(path).samefile(directory)
+    assert short_path(str(directory)) == path
+    assert short_path(f"{short}/x", str(short)) == f"{short}/x"
+    directory.rmdir()
+    (other := Path(private_root(), "other")).mkdir()
+    assert short_path(str(other)) != path
+    assert not os.path.lexists(path), "the link of a job that is over is removed"
+
+
+def test_no_short_place_is_an_error(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_files, "SOCKET_ROOT_BYTES", 5)
+    with pytest.raises(OSError, match=r"is too long for sockets \(at most 5 bytes\)"):
+        socket_root()
+
+
+def test_a_user_without_a_home_gets_a_private_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("HOME", "/home/x")
+    require_home()
+    assert os.environ["HOME"] == "/home/x"
+    monkeypatch.delenv("HOME")
+    require_home()
+    assert "HOME" not in os.environ, "the table of users has one"
+
+    def unknown(uid: int) -> NoReturn:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    require_home()
+    assert os.environ["HOME"] == str(tmp_path / f"nereid-{os.getuid()}" / "home")

@@ -54,7 +54,17 @@ def test_token_of_another_source_is_kept(
     assert os.environ[name] == value
 
 
-def test_missing_home_is_left_to_ray(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_private_without_a_home_to_write_to(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/dev/null")
+    monkeypatch.setattr("tempfile.tempdir", str(home))
     require_token()
-    assert os.environ["RAY_AUTH_MODE"] == "token"
+    token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+    assert token == home / f"nereid-{os.getuid()}" / "auth_token"
+    assert _mode(token) == 0o600 and len(token.read_text()) == 64
+
+
+def test_missing_home_is_left_to_ray_in_another_cluster(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/dev/null")
+    monkeypatch.setenv("RAY_ADDRESS", "a:1")
+    require_token()
+    assert os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ
