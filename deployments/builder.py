@@ -8,6 +8,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.identifiers import deployment_name
 from app.ray_adapter.applications import versioned
 from deployments.parameters import ReplicaParameters, replica_parameters
 from deployments.spec import ModelSpec
@@ -35,7 +36,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
     """Return the Serve options of a model version's deployment."""
     parameters = replica_parameters(mc.ModelConfig.FromString(spec.config))
     return {
-        "name": spec.name,
+        "name": deployment_name(spec.name),
         "num_replicas": parameters.started(spec.replicas, spec.percent),
         "ray_actor_options": _actor_options(parameters),
         "request_router_config": ROUTER_CONFIG,

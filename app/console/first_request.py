@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from math import prod
 from typing import Any, Final
+from urllib.parse import quote
 
 from app.core.config.model_config import TensorSpec
 from app.routing.table import RoutingTable, VersionEntry
@@ -27,7 +28,7 @@ def first_request(table: RoutingTable, curl: str, url: str) -> str:
         return ""
     entry = min(usable, key=lambda each: (_has_text(each), _elements(each), each.model))
     body = json.dumps({"inputs": [_tensor(spec) for spec in _needed(entry)]})
-    return f"{curl} {url}/v2/models/{entry.model}/infer -d '{body}'"
+    return f"{curl} {url}/v2/models/{quote(entry.model)}/infer -d '{body}'"
 
 
 def _elements(entry: VersionEntry) -> int:

@@ -4,10 +4,14 @@ A namespace is the path or address of a repository. Without namespaces an identi
 name has no slash and a namespace has one, so that an identifier can be split.
 """
 
+import re
 from hashlib import blake2b
 from typing import Final
 
 SEPARATOR: Final = "::"
+_UNSERVABLE: Final = re.compile(r"[^ -~]|#")
+_DEPLOYMENT_LENGTH: Final = 80
+_READABLE: Final = 40
 
 
 def identifier(namespace: str, name: str) -> str:
@@ -30,11 +34,23 @@ def name_of(model: str) -> str:
     return name or model
 
 
+def deployment_name(model: str) -> str:
+    """Return the name that a model's deployment has in Serve; a name that Serve can use is returned as it is.
+
+    Ray 2.60 refuses "#" in it, and has it, twice, in the name of a log file and in the tags of metrics, which
+    are ASCII.
+    """
+    if len(model) <= _DEPLOYMENT_LENGTH and not _UNSERVABLE.search(model):
+        return model
+    readable = _UNSERVABLE.sub("_", model[:_READABLE])
+    return f"{readable}~{blake2b(model.encode(), digest_size=8).hexdigest()}"
+
+
 def base_name(model: str, version: int) -> str:
     """Return `simple:1`, with a digest of the namespace if the model has one (`simple:1~8c0a3f12`)."""
     namespace = namespace_of(model)
     mark = f"~{blake2b(namespace.encode(), digest_size=4).hexdigest()}" if namespace else ""
-    return f"{name_of(model)}:{version}{mark}"
+    return f"{deployment_name(name_of(model))}:{version}{mark}"
 
 
 def application_name(base: str, generation: int) -> str:

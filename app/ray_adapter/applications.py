@@ -16,6 +16,8 @@ from ray.serve.context import _get_global_client
 from ray.serve.deployment import Application
 from ray.serve.schema import ApplicationStatusOverview
 
+from app.core.identifiers import deployment_name
+
 _configuring = threading.Lock()
 """Held while Serve makes a deployment's configuration, for an application that starts and for every status.
 
@@ -93,7 +95,8 @@ def scale_deployment(application: str, deployment: str, replicas: int) -> None:
     """
     client: Any = _get_global_client()
     controller = client._controller
-    ray.get(controller.update_deployment_replicas.remote(DeploymentID(deployment, application), replicas))
+    deployment_id = DeploymentID(deployment_name(deployment), application)
+    ray.get(controller.update_deployment_replicas.remote(deployment_id, replicas))
 
 
 class ReplicaCounts(NamedTuple):
@@ -108,7 +111,7 @@ def replica_counts(application: str, deployment: str) -> ReplicaCounts | None:
     with _configuring:
         client: Any = _get_global_client()
         found = client.get_serve_details()["applications"].get(application, {"deployments": {}})
-    details = found["deployments"].get(deployment)
+    details = found["deployments"].get(deployment_name(deployment))
     if details is None:
         return None
     running = sum(replica["state"] == "RUNNING" for replica in details["replicas"])

@@ -8,10 +8,12 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
+from app.core.identifiers import deployment_name
+
 
 def new_handle(deployment: str, application: str) -> DeploymentHandle[Any]:
     """Make a handle that connects to Serve at its first call, or by `connect`; the caller shuts it down."""
-    return DeploymentHandle(deployment, application)
+    return DeploymentHandle(deployment_name(deployment), application)
 
 
 def connect(handle: DeploymentHandle[Any]) -> None:

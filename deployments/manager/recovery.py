@@ -123,8 +123,8 @@ async def _describe(found: ModelApplication) -> Description | None:
     try:
         async with asyncio.timeout(_DESCRIBE_S):
             if found.empty:  # only a replica can describe it; it ends again when nothing asks for it
-                await applications.wake(found.application, found.model)
-            return await applications.describe(found.model, found.application)
+                await applications.wake(found.application, found.deployment)
+            return await applications.describe(found.deployment, found.application)
     except Exception as error:
         logger.warning("application '%s' does not answer and is replaced: %r", found.application, error)
         return None

@@ -1,6 +1,7 @@
 """The REST API as an application: routes with their categories and schemas, and the OpenAPI document.
 
-Paths are matched whole and raw, as Triton matches them: no trailing slash, no redirect, no percent-decoding.
+Paths are matched whole and raw, as Triton matches them: no trailing slash, no redirect, no percent-decoding
+but for the names of models that no other name is (`front.py`).
 """
 
 import inspect

@@ -5,7 +5,9 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable
 from typing import Final
+from urllib.parse import unquote
 
+from app.core.errors import InferError
 from app.core.observability.live_settings import LiveSettings
 from app.ingress.access.guard import Ask, Guard
 from app.ingress.access.http import guarded_route
@@ -18,7 +20,7 @@ from app.ingress.rest.generate import GenerateRoute
 from app.ingress.rest.infer import InferRoute
 from app.ingress.rest.known_requests import known_requests
 from app.ingress.rest.management import build_rest_api
-from app.ingress.service.interface import InferenceService
+from app.ingress.service.interface import InferenceService, is_ready
 from app.ingress.tracing.observer import Observer
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
@@ -26,6 +28,7 @@ from app.protocol.http.web_origin import WebOriginPolicy
 from app.settings.fronts import HttpSettings
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
+_MODEL_PATH: Final = re.compile(r"(/v2/(?:models|repository/(?:[^/]+/)?models)/)([^/]*%[^/]*)(/.*)?")
 _DEFAULTS: Final = HttpSettings()
 FindRoute = Callable[[RouteContext, RequestHead], tuple[Ask, Route] | None]
 """Returns what a request asks for, and its route; None for a request of another protocol."""
@@ -104,6 +107,8 @@ class HttpFront:
         for find in self._compatible:
             if (found := find(self._context, head)) is not None:
                 return guarded_route(self._guard, found[0], head, self._refusal(head, found[0]) or found[1])
+        if "%" in head.path:
+            head = self._named(head)
         match = _INFER_PATH.fullmatch(head.path)
         if self._guard is None and not self._restrictions:
             return self._free_route(head, match)
@@ -112,6 +117,24 @@ class HttpFront:
             return _NOT_FOUND
         route = self._refusal(head, ask) or self._free_route(head, match)
         return guarded_route(self._guard, ask, head, route)
+
+    def _named(self, head: RequestHead) -> RequestHead:
+        """Return a request with the model's name for its percent-encoded form, which no model here has.
+
+        Triton finds no model then: one whose name needs it, such as one outside of ASCII, has no other path.
+        """
+        match = _MODEL_PATH.fullmatch(head.path)
+        if match is None:
+            return head
+        before, written, after = match.groups()
+        try:
+            name = unquote(written, errors="strict")
+            is_taken = is_ready(self._context.service, written)
+        except (UnicodeDecodeError, InferError):
+            return head
+        if "/" in name or not name.isprintable() or is_taken:
+            return head
+        return head._replace(path=f"{before}{name}{after or ''}")
 
     def guarded(self, head: RequestHead, ask: Ask, route: Route) -> Route:
         """Return a route of another protocol's management for clients that may, and no web page of others."""

@@ -18,6 +18,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
+from app.core.identifiers import deployment_name
 from app.core.rollout.split import Split
 from app.ray_adapter.applications import (
     application_statuses,
@@ -34,7 +35,9 @@ from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"(?P<model>.+):(?P<version>\d+)(?P<namespace>~[0-9a-f]{8})?(?:@(?P<generation>\d+))?")
+_NAME = re.compile(
+    r"(?P<deployment>.+):(?P<version>\d+)(?P<namespace>~[0-9a-f]{8})?(?:@(?P<generation>\d+))?"
+)
 
 _ANSWER_S = 5.0
 _STATUS_S = 1.0
@@ -49,7 +52,7 @@ class ModelApplication(NamedTuple):
     `empty` says that it has no replica, nor one that starts: it was scaled to zero.
     """
 
-    model: str
+    deployment: str
     version: int
     generation: int
     application: str
@@ -63,11 +66,11 @@ class ModelApplication(NamedTuple):
 
 
 def parse_application(name: str) -> tuple[str, int, int] | None:
-    """Return model, version and generation of an application name; None for other applications."""
+    """Return deployment, version and generation of an application name; None for other applications."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    return match["model"], int(match["version"]), int(match["generation"] or 1)
+    return match["deployment"], int(match["version"]), int(match["generation"] or 1)
 
 
 def is_model_application(name: str, deployments: Collection[str]) -> bool:
@@ -263,9 +266,8 @@ async def started_replicas(application: str, deployment: str) -> int:
 
 async def _replica_states(application: str, deployment: str) -> dict[str, int]:
     found = (await asyncio.to_thread(application_statuses)).get(application)
-    if found is None or deployment not in found.deployments:
-        return {}
-    states: Any = found.deployments[deployment].replica_states  # keyed by a string enumeration
+    deployed = found.deployments.get(deployment_name(deployment)) if found else None
+    states: Any = deployed.replica_states if deployed else {}  # keyed by a string enumeration
     return dict(states)
 
 

@@ -118,6 +118,25 @@ def test_unknown_paths_and_methods(run: Run) -> None:
     run(scenario())
 
 
+def test_percent_encoded_names_of_models(run: Run) -> None:
+    async def scenario() -> None:
+        async with fronted() as front:
+            peer = await front.connect()
+            for path, method in [
+                ("/v2/models/%69dentity", "GET"),
+                ("/v2/models/%69dentity/ready", "GET"),
+                ("/v2/models/identit%79/versions/1/config", "GET"),
+            ]:
+                assert (await peer.ask(request(path, method=method)))[0] == 200, path
+            status, _, body = await peer.ask(json_infer().replace(b"/identity/", b"/%69dentity/"))
+            assert (status, json.loads(body)["model_name"]) == (200, "identity")
+            for written, shown in [("%E6%A8%A1", "模"), ("%FF", "%FF"), ("a%0Ab", "a%0Ab"), ("%", "%")]:
+                _, _, body = await peer.ask(request(f"/v2/models/{written}", method="GET"))
+                assert json.loads(body)["error"] == f"Request for unknown model: '{shown}' is not found"
+
+    run(scenario())
+
+
 def test_infer_errors(run: Run) -> None:
     async def scenario() -> None:
         async with fronted() as front:
