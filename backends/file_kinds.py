@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from app.core.installation import install_command
 from backends.frameworks import PACKAGED, extra_of
+from backends.transformers_files import CONFIG, Architecture, read_architecture
 
 HEAD_BYTES: Final = 512
 """How much of a file is looked at."""
@@ -24,11 +25,13 @@ class ModelFile(NamedTuple):
         name: without its directory; that of a directory ends in "/".
         head: its first bytes, at most `HEAD_BYTES`; None when they are not known.
         members: the names in it, if it is a ZIP archive or a directory.
+        architecture: what config.json says, in it or beside it, if it has weights of transformers.
     """
 
     name: str
     head: bytes | None = None
     members: frozenset[str] = frozenset()
+    architecture: Architecture | None = None
 
     def ends(self, *endings: str) -> bool:
         """Return whether the name, without the "/" of a directory, has one of these endings, in any case."""
@@ -47,14 +50,27 @@ def read_file(path: Path) -> ModelFile:
     """Read what there is to know of a file or directory; one that cannot be read has only its name."""
     try:
         if path.is_dir():
-            return ModelFile(f"{path.name}/", members=frozenset(os.listdir(path)))
+            members = frozenset(os.listdir(path))
+            return ModelFile(f"{path.name}/", None, members, _architecture(path, members))
         if not path.is_file():
             return ModelFile(path.name)
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
-        return ModelFile(path.name, head, _members(path) if head.startswith(b"PK") else frozenset())
+        members = _members(path) if head.startswith(b"PK") else frozenset()
+        return ModelFile(path.name, head, members, _architecture(path.parent, (path.name,)))
     except OSError:
         return ModelFile(path.name)
+
+
+def _architecture(folder: Path, names: Collection[str]) -> Architecture | None:
+    """Return what config.json of a folder says; None if none of the names is a file of weights."""
+    if not any(name.endswith(".safetensors") for name in names) or not (folder / CONFIG).is_file():
+        return None
+    try:
+        found = read_architecture(str(folder))
+    except ValueError:
+        return None
+    return found if found.names else None
 
 
 def _members(path: Path) -> frozenset[str]:
@@ -184,6 +200,19 @@ KINDS: Final = (
         "a GGUF file of llama.cpp",
         f"{_PYTHON} with llama-cpp-python",
         lambda file: file.ends(".gguf") or file.begins(b"GGUF"),
+    ),
+    Kind(
+        "of a model of transformers that does not generate text, such as a classifier or an encoder",
+        "export it: optimum-cli export onnx --model FOLDER . (then serve model.onnx); or "
+        f"{_PYTHON} with transformers",
+        lambda file: file.architecture is not None and not file.architecture.generates,
+    ),
+    Kind(
+        "of a language model of transformers",
+        "name its folder in 1/model.json ('.' for the version's directory itself) and write "
+        "'backend: \"llm\"' into config.pbtxt",
+        lambda file: file.architecture is not None,
+        serves="llm",
     ),
     Kind(
         "a safetensors file, which has weights but no program",

@@ -101,7 +101,7 @@ backends.onnxruntime: app.core app.core.config backends backends.cuda backends.o
 backends.openvino: app.core app.core.config backends
 backends.packaged: app.core backends
 backends.packaged.dali: backends.packaged
-backends.packaged.llm: app.core backends.packaged
+backends.packaged.llm: app.core backends backends.packaged
 backends.packaged.paddle: backends.packaged
 backends.packaged.tvm: backends.packaged
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution

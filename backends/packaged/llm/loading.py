@@ -1,6 +1,7 @@
 """A model's weights and tokenizer, loaded by transformers."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read at the import of transformers: nothing is downloaded
@@ -9,14 +10,37 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from backends.transformers_files import listed
+
 
 def load_model(folder: str, dtype: str, device: torch.device) -> Any:
-    """Load the weights; code and pickles of the folder are refused."""
+    """Load the weights; code and pickles of the folder are refused.
+
+    Raises:
+        ValueError: tensors are missing or of another shape; transformers would draw them by lot.
+    """
     disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
     )
+    _refuse_gaps(folder, type(model).__name__, report)
     return model.to(device).eval()
+
+
+def _refuse_gaps(folder: str, kind: str, report: Mapping[str, Any]) -> None:
+    misfits = [
+        f"{name} is {list(found)}, not {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
+    ]
+    parts = [f"it lacks {listed(sorted(report['missing_keys']))}"] if report["missing_keys"] else []
+    parts += [f"of another shape: {listed(sorted(misfits))}"] if misfits else []
+    if parts:
+        raise ValueError(f"'{folder}' has not the weights of a {kind}: {'; '.join(parts)}")
 
 
 def load_tokenizer(folder: str) -> Any:

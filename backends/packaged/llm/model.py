@@ -15,6 +15,7 @@ from backends.packaged.array_model import instance_threads
 from backends.packaged.llm.answer import OPTIONS, Answer, Metrics
 from backends.packaged.llm.engine_arguments import model_folder, read_arguments
 from backends.packaged.llm.sampling import SamplingParameters, read_sampling_parameters
+from backends.transformers_files import check_weights
 
 _INPUTS: Final = {
     "text_input": "TYPE_STRING",
@@ -69,6 +70,7 @@ class TritonPythonModel:
     def _load(self, directory: str, kind: str, device_id: int, config: Mapping[str, Any]) -> None:
         arguments = read_arguments(directory)
         folder = model_folder(directory, arguments.model)
+        check_weights(folder)
         import torch
 
         from backends.packaged.llm import loading

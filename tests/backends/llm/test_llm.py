@@ -262,3 +262,54 @@ def test_model_that_cannot_be_served(load: Load, arguments: dict[str, Any], mess
     with pytest.raises(InferError) as caught:
         load("small", arguments)
     assert message in caught.value.message
+
+
+def changed(repository: Path, folder: Path, change: Callable[[dict[str, Any]], None], **fields: Any) -> Model:
+    """Return a model like `small` with changed weights, and other fields in its config.json."""
+    import safetensors.numpy
+
+    shutil.copytree(repository / "small", folder)
+    weights = folder / "1" / "weights"
+    tensors = safetensors.numpy.load_file(weights / "model.safetensors")
+    change(tensors)
+    safetensors.numpy.save_file(tensors, weights / "model.safetensors", {"format": "pt"})
+    known = json.loads((weights / "config.json").read_text())
+    (weights / "config.json").write_text(json.dumps({**known, **fields}))
+    return Model(config('name: "small" backend: "llm"'), 1, folder)
+
+
+def without_layer(tensors: dict[str, Any]) -> None:
+    del tensors["transformer.h.1.mlp.c_fc.weight"], tensors["transformer.ln_f.bias"]
+
+
+def of_another_shape(tensors: dict[str, Any]) -> None:
+    tensors["transformer.ln_f.bias"] = np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "message"),
+    [
+        (
+            without_layer,
+            {},
+            "not the weights of a GPT2LMHeadModel: it lacks transformer.h.1.mlp.c_fc.weight,"
+            " transformer.ln_f.bias",
+        ),
+        (of_another_shape, {}, "of another shape: transformer.ln_f.bias is [3], not [64]"),
+        (
+            lambda tensors: None,
+            {"architectures": ["GPT2ForSequenceClassification"]},
+            "'GPT2ForSequenceClassification' of ",
+        ),
+    ],
+)
+def test_weights_that_are_not_the_models_are_refused(
+    repository: Path, tmp_path: Path, change: Callable[[Any], None], fields: dict[str, Any], message: str
+) -> None:
+    model = changed(repository, tmp_path / "small", change, **fields)
+    loaded: list[Callable[[], None]] = []
+    with pytest.raises(InferError) as caught:
+        serve_model("llm", model, loaded.append, completed=True)
+    for close in loaded:
+        close()
+    assert message in caught.value.message

@@ -183,6 +183,24 @@ def test_file_of_a_packaged_backend_is_named_with_its_command(
     assert what in error.message and f"which the backend '{backend}' serves {command}" in error.message
 
 
+@pytest.mark.parametrize("place", ["", "weights/"])
+@pytest.mark.parametrize(
+    ("architecture", "advice"),
+    [
+        ("LlamaForCausalLM", "serves (to install it: nereid backends install llm)"),
+        ("BertForSequenceClassification", "does not generate text, such as a classifier"),
+    ],
+)
+def test_model_of_transformers_is_told_from_others(
+    tmp_path: Path, place: str, architecture: str, advice: str
+) -> None:
+    folder = tmp_path / "m" / "1" / place
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(SAFETENSORS)
+    (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    assert advice in fault(entry_of(tmp_path)).message
+
+
 FOREIGN = [
     ("pytorch", "model.pt", state_dict, "saved by torch.save"),
     ("pytorch", "model.pt", old_state_dict, "saved by torch.save"),
