@@ -43,6 +43,10 @@ _REASONS = {
     "tritonserver prints a digit that is not the nearest": r"http: FP32 1e\+(17|21|22|38)",
     "no model of optional inputs takes none there": r"http: empty request",
     "the input is named as in the configuration here": r"http: raw, odd size",
+    "Nereid refuses settings that there are not": (
+        r"http: (trace|logging) (\{'(mine|trace_mode)'|\{'trace_level': \['X'\]|\[1\])"
+        r"|grpc: (trace of '(sums)?': (mine|trace_level \['X'\])|log mine)"
+    ),
     "JSON that nobody writes": r"Inf\]|\"inputs\":1,\"inputs\"",
 }
 REASONS = {re.compile(pattern): reason for reason, pattern in _REASONS.items()}

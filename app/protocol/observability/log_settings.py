@@ -10,8 +10,10 @@ from app.core.encoding import to_json
 from app.core.errors import InferError, invalid_arg, unavailable, unsupported
 from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.protocol.http import strict_json
+from app.protocol.observability.names import check_names, settings_of
 
 _FLAGS: Final = ("log_info", "log_warning", "log_error")
+_SETTINGS: Final = (*_FLAGS, "log_verbose_level", "log_format")
 _MAX_LEVEL: Final = (1 << 31) - 1
 _FILE_TEXT: Final = "log file location can not be updated through network protocol"
 
@@ -25,12 +27,13 @@ def decode_http(document: Any) -> dict[str, Any]:
     """Return the settings that a JSON document changes; null leaves a setting as it is.
 
     Raises:
-        InferError: UNSUPPORTED for a file, UNAVAILABLE for an unknown format, INTERNAL for a wrong type.
+        InferError: UNSUPPORTED for a file, UNAVAILABLE for an unknown format, INTERNAL for a wrong type,
+            INVALID_ARG for an unknown setting.
     """
-    given = document if isinstance(document, dict) else {}
-    given = {key: value for key, value in given.items() if value is not None}
+    given = {key: value for key, value in settings_of(document).items() if value is not None}
     if "log_file" in given:
         raise unsupported(_FILE_TEXT)
+    check_names("log setting", given, _SETTINGS)
     change: dict[str, Any] = {key: strict_json.as_bool(given[key]) for key in _FLAGS if key in given}
     if "log_verbose_level" in given:
         change["log_verbose_level"] = min(strict_json.as_uint(given["log_verbose_level"]), _MAX_LEVEL)
@@ -52,11 +55,12 @@ def decode_grpc(message: pb.LogSettingsRequest) -> dict[str, Any]:
     """Return the settings that a LogSettings request changes.
 
     Raises:
-        InferError: UNSUPPORTED for a file, INVALID_ARG for a wrong type or an unknown format.
+        InferError: UNSUPPORTED for a file, INVALID_ARG for a wrong type, an unknown format or setting.
     """
     settings = message.settings
     if "log_file" in settings:
         raise unsupported(_FILE_TEXT)
+    check_names("log setting", settings, _SETTINGS)
     change: dict[str, Any] = {}
     expected = {**dict.fromkeys(_FLAGS, "bool_param"), "log_verbose_level": "uint32_param"}
     for key, field in {**expected, "log_format": "string_param"}.items():

@@ -9,6 +9,7 @@ from app.core.encoding import to_json
 from app.core.errors import internal, invalid_arg, unsupported
 from app.core.observability.trace_settings import LEVELS, OFF, TraceSetting
 from app.protocol.http import strict_json
+from app.protocol.observability.names import check_names, settings_of
 
 _NUMBERS: Final[Mapping[str, tuple[str, int, int]]] = {
     "trace_rate": ("rate", 0, (1 << 32) - 1),
@@ -27,10 +28,11 @@ def decode_http(document: Any) -> dict[str, Any]:
     """Return the settings that a JSON document changes; null, or an empty level, clears a setting.
 
     Raises:
-        InferError: UNSUPPORTED for a file, INVALID_ARG for a bad value, INTERNAL for a wrong type.
+        InferError: UNSUPPORTED for a file, INVALID_ARG for a bad value and an unknown setting, INTERNAL for a
+            wrong type.
     """
-    given = document if isinstance(document, dict) else {}
-    _refuse_file(given)
+    given = settings_of(document)
+    _check(given)
     change: dict[str, Any] = {}
     if "trace_level" in given:
         levels = given["trace_level"]
@@ -57,10 +59,10 @@ def decode_grpc(message: pb.TraceSettingRequest) -> dict[str, Any]:
     """Return the settings that a TraceSetting request changes; no value clears a setting.
 
     Raises:
-        InferError: UNSUPPORTED for a file, INVALID_ARG for a bad value.
+        InferError: UNSUPPORTED for a file, INVALID_ARG for a bad value and an unknown setting.
     """
     settings = message.settings
-    _refuse_file(settings)
+    _check(settings)
     change: dict[str, Any] = {}
     if "trace_level" in settings:
         change["level"] = _level(settings["trace_level"].value)
@@ -84,15 +86,16 @@ def _values(setting: TraceSetting) -> dict[str, Any]:
     return {**values, "trace_mode": setting.mode, **setting.options}
 
 
-def _refuse_file(given: Any) -> None:
+def _check(given: Mapping[str, Any]) -> None:
     if "trace_file" in given:
         raise unsupported("trace file location can not be updated through network protocol")
+    check_names("trace setting", given, ("trace_level", *_NUMBERS))
 
 
 def _level(names: Sequence[str]) -> tuple[str, ...] | None:
-    """Combine level names; unknown names are ignored, as in Triton."""
     if OFF in names and len(names) > 1:
         raise invalid_arg("Expect only one trace level 'OFF' is specified")
+    check_names("trace level", names, (OFF, *LEVELS))
     level = tuple(level for level in LEVELS if level in names)
     return level if level or OFF in names else None
 

@@ -133,6 +133,43 @@ def test_trace_refusals(key: str, value: object, http: Any, grpc: Any) -> None:
     assert raised.value.message == (grpc or http)
 
 
+UNKNOWN = [
+    (log_settings, {"log_inf": True}, "unknown log setting 'log_inf'; did you mean 'log_info'?"),
+    (
+        log_settings,
+        {"mine": 1},
+        "unknown log setting 'mine'; expected one of log_info, log_warning, log_error, log_verbose_level, "
+        "log_format",
+    ),
+    (log_settings, [1], "settings are a JSON object of names and values"),
+    (trace_settings, {"trace_rates": "1"}, "unknown trace setting 'trace_rates'; did you mean 'trace_rate'?"),
+    (
+        trace_settings,
+        {"trace_level": ["TIMESTAMP"]},
+        "unknown trace level 'TIMESTAMP'; did you mean 'TIMESTAMPS'?",
+    ),
+    (trace_settings, 1, "settings are a JSON object of names and values"),
+]
+
+
+@pytest.mark.parametrize(("module", "document", "text"), UNKNOWN)
+def test_what_nothing_is_changed_by_is_refused(module: Any, document: Any, text: str) -> None:
+    with pytest.raises(InferError) as raised:
+        module.decode_http(document)
+    assert (raised.value.code, raised.value.message) == (ErrorCode.INVALID_ARG, text)
+    if isinstance(document, dict):
+        (made,) = document.items()
+        name, value = made
+        message = (
+            trace_request(**{name: value if isinstance(value, list) else [value]})
+            if module is trace_settings
+            else log_request(**{name: ("bool_param", True)})
+        )
+        with pytest.raises(InferError) as raised:
+            module.decode_grpc(message)
+        assert raised.value.message == text
+
+
 def test_off_excludes_levels_and_grpc_allows_one_value() -> None:
     for decode, bad in (
         (trace_settings.decode_http, {"trace_level": ["OFF", "TENSORS"]}),
