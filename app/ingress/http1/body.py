@@ -18,6 +18,8 @@ class RoutedHead(NamedTuple):
 class BodyReceiver(Receiver, Protocol):
     """A connection that receives bodies."""
 
+    def eof_received(self) -> bool: ...
+
     def on_received_in_place(self, size: int, receiving: "SizedBody") -> None: ...
 
 
@@ -80,6 +82,7 @@ class InPlaceProtocol(SharedBufferProtocol):
     def __init__(self, connection: BodyReceiver, buffer: memoryview) -> None:
         super().__init__(connection, buffer)
         self.receiving: SizedBody | None = None
+        self.eof_received = connection.eof_received  # type: ignore[method-assign]
         self._received_in_place = connection.on_received_in_place
 
     def get_buffer(self, sizehint: int) -> memoryview:

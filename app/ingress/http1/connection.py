@@ -12,14 +12,14 @@ from typing import Final
 from app.core.tensors import Buffer
 from app.ingress.http1.body import ChunkedRequest, InPlaceProtocol, Receiving, RoutedHead, SizedBody
 from app.ingress.http1.exchange import Exchange, Recognised, Recogniser
+from app.ingress.http1.half_closed import HalfClosed
 from app.ingress.http1.state import HttpState
 from app.ingress.net.buffered_protocol import switch_protocol
 from app.ingress.net.pace import Pace
 from app.ingress.net.peer import peer_name
-from app.protocol.http.http1 import HttpError, parse_head, response_head, too_large
+from app.protocol.http.http1 import CONTINUE, HttpError, parse_head, response_head, too_large
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _IN_PLACE: Final = 64 << 10
 """Missing bytes from which a body is received in place."""
 _TLS: Final = b"\x16"
@@ -51,6 +51,7 @@ class HttpConnection(asyncio.Protocol):
         self._answered = 0
         self._answered_before = -1  # at the last idle check
         self._idle_since = 0.0
+        self._half_closed: HalfClosed | None = None
         self.keeps_alive = True
 
     # Callbacks of the event loop.
@@ -67,6 +68,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.remove(self)
         self._state.send_buffers.remove(self)
+        self._half_closed = None
         self._release()
         if self._in_place is not None:  # frees a partial body and breaks a reference cycle
             self._in_place.receiving = None
@@ -75,6 +77,19 @@ class HttpConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.disconnect()
+
+    def eof_received(self) -> bool:
+        """Keep a connection open on which answers are due: its client may read on."""
+        due = self._exchange is not None or bool(self._ahead and not self._begun)
+        if due and self._transport.can_write_eof():  # TLS has no half-closed connections
+            self._half_closed = HalfClosed(self._state.loop, self._transport, self._question)
+        return self._half_closed is not None
+
+    def _question(self) -> bytes:
+        exchange = self._exchange
+        if isinstance(exchange, Exchange):
+            return exchange.question()
+        return CONTINUE if exchange is not None and exchange.owner.head.version == "1.1" else b""
 
     def pause_writing(self) -> None:
         self._blocked_since = self._state.now()
@@ -85,7 +100,7 @@ class HttpConnection(asyncio.Protocol):
         self._state.send_buffers.remove(self)
         self._blocked_since = 0.0
         self._wake()
-        self._transport.resume_reading()
+        self._resume_reading()
         if self._exchange is None and self._ahead:
             self._next()
 
@@ -133,7 +148,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _await_head(self, data: bytes) -> None:
         self._ahead = data
-        if len(data) > self._settings.max_head_bytes:
+        if self._half_closed is not None:
+            self._transport.close()
+        elif len(data) > self._settings.max_head_bytes:
             self._reject(HttpError(431, "Request Header Fields Too Large"))
         elif data[:1] == _TLS:  # its client would wait for us, and we for the end of its head
             self._reject(HttpError(400, "this port does not speak TLS: use http://"))
@@ -159,7 +176,7 @@ class HttpConnection(asyncio.Protocol):
             self._reject(too_large(length, limit))
             return
         if routed.head.expects_continue and not data:
-            self._transport.write(_CONTINUE)
+            self._transport.write(CONTINUE)
         self._ahead = b""
         self._begun = self._begun or self._state.now()
         try:
@@ -168,6 +185,8 @@ class HttpConnection(asyncio.Protocol):
             self._reject(HttpError(503, "the server has no memory for the request"))
             return
         self._receive(data)
+        if self._receiving is not None and self._half_closed is not None:
+            self._transport.close()
 
     def _receive(self, data: bytes) -> None:
         receiving = self._receiving
@@ -252,7 +271,7 @@ class HttpConnection(asyncio.Protocol):
         self._answered += 1
         if self._received:
             self._release()
-        if not keep_alive:
+        if not keep_alive or (self._half_closed is not None and not self._ahead):
             self._transport.close()
         elif self._ahead and not self._blocked_since:
             # Not directly: the response may have been written from within the start of its request.
@@ -260,8 +279,12 @@ class HttpConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         if self._exchange is None and self._ahead and not self._transport.is_closing():
-            self._transport.resume_reading()
+            self._resume_reading()
             self._parse(self._ahead)
+
+    def _resume_reading(self) -> None:
+        if self._half_closed is None:
+            self._transport.resume_reading()
 
     def _reject(self, error: HttpError, headers: bytes = b"") -> None:
         """Answer a request with an error without reading the rest of it, and close."""

@@ -6,12 +6,14 @@ from typing import Any, Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import Buffer
-from app.protocol.http.http1 import RequestHead, response_head
+from app.protocol.http.http1 import CONTINUE, RequestHead, response_head
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 from app.protocol.status import http_headers, http_status
 
 logger = logging.getLogger(__name__)
 
+_COMMENT: Final = b":\n\n"
+"""In a stream of events."""
 _JOIN_LIMIT: Final = 16 << 10
 """Bytes up to which joining parts costs less than writing them separately."""
 
@@ -73,12 +75,13 @@ class Exchange:
     the client has disconnected.
     """
 
-    __slots__ = ("_connection", "_keep_alive", "_pending_head", "begun", "head", "on_disconnect")
+    __slots__ = ("_connection", "_keep_alive", "_pending_head", "_stream", "begun", "head", "on_disconnect")
 
     def __init__(self, connection: Connection, head: RequestHead, begun: float = 0.0) -> None:
         """`begun` is the loop time at which the request began to arrive; 0 if it arrived in one piece."""
         self.head = head
         self.begun = begun
+        self._stream: bytes | None = None
         self.on_disconnect: Callable[[], object] = _nothing
         self._connection: Connection | None = connection
         self._keep_alive = head.keep_alive
@@ -123,6 +126,7 @@ class Exchange:
         connection = self._connection
         if connection is None:
             return
+        self._stream = _COMMENT if b"text/event-stream" in headers else b""
         self._keep_alive = self._keep_alive and connection.keeps_alive and self.head.version == "1.1"
         head = response_head(status, self._extra(headers, self._keep_alive), None, self._keep_alive)
         if self.head.version != "1.1":
@@ -140,6 +144,12 @@ class Exchange:
     def _write(self, connection: Connection, parts: tuple[Buffer, ...]) -> None:
         head, self._pending_head = self._pending_head, b""
         connection.write(b"".join((head, *parts)))
+
+    def question(self) -> bytes:
+        """Return what may be written now and says nothing to a client that reads; b"" for nothing."""
+        if self._stream is None:
+            return CONTINUE if self.head.version == "1.1" else b""
+        return b"" if self._pending_head or not self._stream else b"".join(self._framed(self._stream))
 
     async def drained(self) -> None:
         """Wait until the transport accepts more data, or the client has disconnected."""

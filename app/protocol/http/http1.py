@@ -6,6 +6,7 @@ has a Content-Length, as Python's requests may send it, is read by its chunks, a
 connection is closed after the response (section 6.1).
 """
 
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,9 @@ import httptools
 MAX_CHUNKS: Final = 65536
 _MAX_CHUNK_LINE: Final = 1024
 _MAX_TRAILERS: Final = 8192
+_SPACES_BEHIND: Final = re.compile(rb"(?<=[^\s])[ \t]+(?=\r\n)")
+"""Spaces behind a header's value, which are no part of it (RFC 9110, section 5.5); not a line of spaces."""
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -90,6 +94,8 @@ def parse_head(data: bytes) -> RequestHead:
     Raises:
         HttpError: 400 for a malformed or ambiguous head, 417 and 501 for unsupported ones.
     """
+    line = data.find(b"\r\n")
+    data = data[:line] + _SPACES_BEHIND.sub(b"", data[line:])
     collector = _Collector()
     parser = collector.parser
     if not _feed(collector, data):

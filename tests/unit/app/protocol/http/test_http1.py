@@ -17,6 +17,21 @@ def test_head_is_parsed() -> None:
     assert head("GET http://host:1/v2?q HTTP/1.1").path == "/v2"
 
 
+def test_spaces_around_a_value_are_no_part_of_it() -> None:
+    parsed = head("POST / HTTP/1.1", "Content-Length:  5 \t", "X: a b  ", "Expect: 100-continue ", "Y:  ")
+    assert (parsed.content_length, parsed.expects_continue) == (5, True)
+    assert parsed.headers == (
+        (b"content-length", b"5"),
+        (b"x", b"a b"),
+        (b"expect", b"100-continue"),
+        (b"y", b""),
+    )
+    assert head("POST / HTTP/1.1", "Transfer-Encoding: chunked ").content_length is None
+    for folded in ("X: a\r\n ", "X: a\r\n \r\n b"):  # a line of spaces must not become the end of the head
+        with pytest.raises(HttpError):
+            head("POST / HTTP/1.1", folded, "Content-Length: 5")
+
+
 @pytest.mark.parametrize(
     ("line", "headers", "keep_alive"),
     [
