@@ -24,13 +24,13 @@ from app.core.paths import path_inside
 from backends import ENVIRONMENT, SERVER, python_based_file
 from backends.base import Model
 from backends.frameworks import PACKAGED
+from deployments.environments.differences import SETTING, unlike
 from deployments.environments.install import environment_key, install
 from deployments.environments.packaged import PackagedEnvironments
 from deployments.model_store.cache import Lease, NodeCache, private_root
 
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _PATH: Final = "EXECUTION_ENV_PATH"
-_SETTING: Final = "--backend-config=python,requirements"
 
 
 class Environment(msgspec.Struct):
@@ -40,11 +40,13 @@ class Environment(msgspec.Struct):
         python: its interpreter; None for the server's own.
         lease: keeps a copy on this node.
         unused: a requirements.txt whose packages were not installed.
+        unlike: how the server's packages differ from what that asks for.
     """
 
     python: Path | None = None
     lease: Lease | None = None
     unused: Path | None = None
+    unlike: str = ""
 
     def release(self) -> None:
         """Allow the eviction of the copy on this node."""
@@ -56,7 +58,7 @@ class Environment(msgspec.Struct):
         if self.unused is None or "ModuleNotFoundError" not in error.message:
             return error
         text = (
-            f"{error.message}\n'{self.unused}' is not installed by default; {_SETTING}=install gives each"
+            f"{error.message}\n'{self.unused}' is not installed by default; {SETTING}=install gives each"
             " such model an environment of its own"
         )
         return InferError(error.code, text, error.reason)
@@ -73,9 +75,22 @@ def prepare(model: Model, cache_bytes: int) -> Environment:
         InferError: INVALID_ARG for a path that leads out of its directory or an archive that does,
             INTERNAL for an environment that is missing or cannot be installed, UNAVAILABLE without space.
     """
+    return _environment(model, NodeCache(private_root() / "environments", cache_bytes), cache_bytes)
+
+
+def look(model: Model) -> Environment:
+    """Find the environment of a model as `prepare` does, but unpack and install nothing.
+
+    Raises:
+        InferError: there is none, or it cannot be used.
+    """
+    return _environment(model, None, 0)
+
+
+def _environment(model: Model, cache: NodeCache | None, cache_bytes: int) -> Environment:
+    """Find an environment; without a cache, one that would have to be made is empty."""
     if model.config.backend != "python" and model.common_file is None:
         return Environment()
-    cache = NodeCache(private_root() / "environments", cache_bytes)
     declared = model.parameter(_PATH)
     if declared:
         return _declared(model, declared, cache, cache_bytes)
@@ -89,10 +104,10 @@ def prepare(model: Model, cache_bytes: int) -> Environment:
         if (folder / "requirements.txt").is_file():
             inside = model.directory if folder.is_relative_to(model.directory) else folder
             return _required(model, folder / "requirements.txt", inside, cache)
-    return chosen(model) if _is_ours(model) else Environment()
+    return chosen(model, cache is not None) if _is_ours(model) else Environment()
 
 
-def _declared(model: Model, declared: str, cache: NodeCache, cache_bytes: int) -> Environment:
+def _declared(model: Model, declared: str, cache: NodeCache | None, cache_bytes: int) -> Environment:
     path = Path(declared.replace(_DIRECTORY, str(model.directory.absolute())))
     if not path.is_absolute() or "\0" in declared or not path.exists():
         raise internal(f"Failed to get the canonical path for {path}.")
@@ -100,6 +115,8 @@ def _declared(model: Model, declared: str, cache: NodeCache, cache_bytes: int) -
         raise invalid_arg(f"{_PATH} '{declared}' escapes the directory of model '{model.name}'")
     if path.is_dir():
         return Environment(_interpreter(path))
+    if cache is None:
+        return Environment()
     with path.open("rb") as archive:
         key = file_digest(archive, blake2b).hexdigest()[:32]
     size = 4 * path.stat().st_size  # the approximate size of the unpacked archive
@@ -107,13 +124,15 @@ def _declared(model: Model, declared: str, cache: NodeCache, cache_bytes: int) -
     return _leased(lease)
 
 
-def _required(model: Model, requirements: Path, inside: Path, cache: NodeCache) -> Environment:
+def _required(model: Model, requirements: Path, inside: Path, cache: NodeCache | None) -> Environment:
     choice = model.backend_config.get("requirements", "ignore")
     if choice not in ("install", "ignore"):
-        raise invalid_arg(f"{_SETTING} must be 'install' or 'ignore', got '{choice}'")
+        raise invalid_arg(f"{SETTING} must be 'install' or 'ignore', got '{choice}'")
     if choice == "ignore":
-        return Environment(unused=requirements)
+        return Environment(unused=requirements, unlike=unlike(model.name, requirements, inside))
     key = environment_key(requirements, inside)
+    if cache is None:
+        return Environment()
 
     def write(root: Path) -> None:
         install(f"model '{model.name}'", requirements, root, root.parent / key)
@@ -127,11 +146,15 @@ def _is_ours(model: Model) -> bool:
     return file is not None and file == python_based_file(name, None, model.config.runtime)
 
 
-def chosen(model: Model) -> Environment:
+def chosen(model: Model, installs: bool = True) -> Environment:
     """Return the environment of a backend of ours, as `--backend-config=<backend>,environment` chooses it.
 
     `server` is the replica's own, the default of built-in backends; `own` has the packages of the backend's
     requirements.txt, the default of packaged ones; a path is that of an environment, or of its interpreter.
+
+    Args:
+        model: the model.
+        installs: whether one that the server would install at a load is installed.
 
     Raises:
         InferError: INVALID_ARG for another value; UNSUPPORTED with the command that installs the environment;
@@ -142,7 +165,8 @@ def chosen(model: Model) -> Environment:
     if choice == SERVER:
         return Environment()
     if choice == "own":
-        return _own(name, model.backend_config.get("requirements") == "install")
+        wanted = model.backend_config.get("requirements") == "install"
+        return Environment() if wanted and not installs else _own(name, wanted)
     if not os.path.isabs(choice):
         raise invalid_arg(
             f"--backend-config={name},{ENVIRONMENT} must be 'server', 'own' or the absolute path of an"

@@ -1,4 +1,4 @@
-"""Reads a requirements.txt and the files that it references, to detect changes."""
+"""Reads a requirements.txt and the files that it references."""
 
 import os
 import re
@@ -18,6 +18,7 @@ _COMMENT: Final = re.compile(r"(^|\s+)#.*$")
 _VARIABLE: Final = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _OPTIONS: Final = ("-r", "-c", "--requirement", "--constraint")
 _WITH_VALUE: Final = re.compile(r"(?:-[rc]|--(?:requirement|constraint)=)(.+)")
+_OPTION: Final = re.compile(r"(?:^|\s)-")
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -33,38 +34,61 @@ def contents(requirements: Path, folder: Path) -> bytes:
     Raises:
         InferError: INVALID_ARG for a file outside of `folder`, or for too many files.
     """
-    found: dict[Path, bytes] = {}
+    return b"".join(b"%d %b\n" % (len(found), found) for found in _files(requirements, folder))
+
+
+def lines_of(requirements: Path, folder: Path) -> list[str]:
+    """Return the lines of the file and of those that it references with `-r`, without comments and options.
+
+    Raises:
+        InferError: as `contents`.
+    """
+    lines = [line for found in _files(requirements, folder, "r") for line in _lines(found)]
+    return [line for line in (_OPTION.split(line)[0].strip() for line in lines) if line]
+
+
+def _files(requirements: Path, folder: Path, references: str = "rc") -> Iterator[bytes]:
+    seen: set[Path] = set()
     waiting = [requirements]
     while waiting:
         path = waiting.pop(0)
-        if path in found or not path.is_file():
+        if path in seen or not path.is_file():
             continue
-        if len(found) == _MAX_FILES:
+        if len(seen) == _MAX_FILES:
             raise invalid_arg(f"'{requirements}' names more than {_MAX_FILES} files")
-        found[path] = path.read_bytes()
-        for name in _referenced(found[path]):
+        seen.add(path)
+        content = path.read_bytes()
+        for option, name in _referenced(content):
             inside = path_inside(folder, str(path.parent / name))
             if inside is None:
                 raise invalid_arg(f"'{path}' names '{name}', which is outside of '{folder}'")
-            waiting.append(inside)
-    return b"".join(b"%d %b\n" % (len(content), content) for content in found.values())
+            if option in references:
+                waiting.append(inside)
+        yield content
 
 
-def _referenced(content: bytes) -> Iterator[str]:
-    for line in _JOIN.sub("", content.decode(errors="replace")).splitlines():
-        expanded = _VARIABLE.sub(lambda name: os.environ.get(name[1], name[0]), _COMMENT.sub("", line))
-        for value in _values(expanded):
+def _lines(content: bytes) -> list[str]:
+    lines = _JOIN.sub("", content.decode(errors="replace")).splitlines()
+    return [
+        _VARIABLE.sub(lambda name: os.environ.get(name[1], name[0]), _COMMENT.sub("", line)) for line in lines
+    ]
+
+
+def _referenced(content: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the references to files: "r" or "c", and the path."""
+    for line in _lines(content):
+        for option, value in _values(line):
             if not _ADDRESS.match(value):
-                yield value
+                yield option, value
 
 
-def _values(line: str) -> Iterator[str]:
+def _values(line: str) -> Iterator[tuple[str, str]]:
     try:
         words = iter(shlex.split(line))
     except ValueError:  # an unterminated quote, which pip refuses
         return
     for word in words:
         if word in _OPTIONS:
-            yield next(words, "")
+            yield word.lstrip("-")[0], next(words, "")
         elif (option := _WITH_VALUE.fullmatch(word)) is not None:
-            yield option[1]
+            yield word.lstrip("-")[0], option[1]

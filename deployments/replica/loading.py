@@ -59,6 +59,8 @@ def load_model(spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_
     model = Model(declared, spec.version, Path(spec.directory), settings)
     model.common_file = common_file
     environment = chosen(model) if elsewhere else prepare(model, spec.cache_bytes)
+    if environment.unlike:
+        logger.warning("%s", environment.unlike)
     model.interpreter = environment.python or (SERVER_PYTHON if len(placements(declared)) > 1 else None)
     try:
         backend = _initialize_backend(spec, model, kind)
