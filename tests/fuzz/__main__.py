@@ -10,6 +10,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["app"]):
+    from tests.fuzz.target import LIMIT
     from tests.fuzz.targets import TARGETS
 
 
@@ -25,7 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as corpus:
         for number, seed in enumerate(target.seeds):
             (Path(corpus) / f"seed-{number}").write_bytes(seed)
-        atheris.Setup([sys.argv[0], *sys.argv[2:], corpus], once)
+        atheris.Setup([sys.argv[0], f"-max_len={LIMIT}", *sys.argv[2:], corpus], once)
         atheris.Fuzz()
 
 

@@ -9,7 +9,6 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -37,12 +36,13 @@ from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire import compiled, control_messages, frames, messages
 from tests.channel_ends import called, served
+from tests.fuzz.hostile import HOSTILE
+from tests.fuzz.target import LIMIT, Target, cut
 from tests.unit.app.ingress import http_peer
 from tests.unit.app.ingress.http2 import planes
 from tests.unit.app.ingress.two_planes import Planes
 
 MODELS = Path(__file__).parents[2] / "model_repository"
-LIMIT = 1 << 16
 
 CONFIG = text_format.Parse(
     """
@@ -60,23 +60,9 @@ _checker, _raw_checker = RequestChecker(CONFIG), RequestChecker(RAW_CONFIG)
 _specs = input_specs(CONFIG)
 
 
-@dataclass(frozen=True)
-class Target:
-    """`run` raises nothing but `errors`, whatever its input."""
-
-    run: Callable[[bytes], object]
-    errors: tuple[type[Exception], ...]
-    seeds: tuple[bytes, ...]
-
-
-def _cut(data: bytes) -> tuple[int, bytes]:
-    """Two bytes that choose a length, and the rest."""
-    return int.from_bytes(data[:2], "little"), data[2:]
-
-
 def http_infer(data: bytes) -> None:
     """Two bytes with the length of the JSON header (0: all of it), then a body."""
-    length, body = _cut(data)
+    length, body = cut(data)
     infer = http_v2.decode_infer("m", "", body, length or None, LIMIT)
     _checker.check(infer.request)
 
@@ -163,14 +149,14 @@ def http2_headers(data: bytes) -> None:
     """Blocks of one connection, each behind two bytes with its length."""
     reader = http2.HeaderReader(framing.read_head, 1 << 13)
     while data:
-        length, data = _cut(data)
+        length, data = cut(data)
         reader.read(data[:length])
         data = data[length:]
 
 
 def http2_connections(data: bytes) -> None:
     """What follows a call on a connection: both data planes say the same, however it is cut."""
-    length, data = _cut(data)
+    length, data = cut(data)
     planes.compare((_GREETING, data[:length], data[length:]), "native" if _compiled else "auto")
 
 
@@ -321,6 +307,7 @@ _FRAMES = (
 )
 
 TARGETS: dict[str, Target] = {
+    **HOSTILE,
     "http_infer": Target(
         http_infer,
         _OK,

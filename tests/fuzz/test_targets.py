@@ -9,7 +9,8 @@ import tracemalloc
 
 import pytest
 
-from tests.fuzz.targets import LIMIT, TARGETS, Target
+from tests.fuzz.target import LIMIT, Target
+from tests.fuzz.targets import TARGETS
 
 MUTATIONS = 300
 SECONDS = 5.0

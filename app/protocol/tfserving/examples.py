@@ -23,6 +23,7 @@ from app.protocol.tfserving.signature import Signature, client_shape
 
 ClassificationRequest: Final = message_class("ClassificationRequest")
 RegressionRequest: Final = message_class("RegressionRequest")
+_Example: Final = message_class("Example")
 
 _INPUT: Final = "inputs"
 _CLASSES, _SCORES, _VALUES = "classes", "scores", "outputs"
@@ -75,7 +76,7 @@ def _merged(context: bytes, examples: list[bytes]) -> list[bytes]:
 def _example(value: Any) -> bytes:
     if not isinstance(value, dict):
         raise invalid_arg(f"Example must be JSON object but got JSON {_kind(value)}")
-    example = message_class("Example")()
+    example = _Example()
     example.features.SetInParent()
     for name, content in value.items():
         try:

@@ -36,6 +36,8 @@ _PACKED: Final = {"FP32": b"\x2a", "FP64": b"\x32"}
 """Tags of the fields whose values are packed as they lie in memory."""
 _MAX_EXPANDED: Final = 16 << 20
 """Bytes of a request's values that are not sent, for which the last one of a tensor stands."""
+_MIN_STRING: Final = 64
+"""Bytes that a string counts as, at least: it is an object to whoever reads it."""
 _MAX_ITEMSIZE: Final = 8
 """Bytes of an element of an array, which takes them even for the sizes beside a 0."""
 _UNKNOWN: Final = 2
@@ -101,7 +103,7 @@ def _data(spec: TensorSpec, message: Any, count: int, limit: int) -> bytes:
     values = getattr(message, _FIELDS[spec.datatype])
     missing = count - len(values)
     last = _packed(spec.datatype, values[-1:] or [b"" if spec.datatype == "BYTES" else 0])
-    if missing < 0 or missing * len(last) > limit:
+    if missing < 0 or missing * max(len(last), _MIN_STRING if spec.datatype == "BYTES" else 0) > limit:
         raise invalid_arg(f"input '{spec.name}' has {len(values)} values, which does not fit its shape")
     return _packed(spec.datatype, values) + last * missing
 
