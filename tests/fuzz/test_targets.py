@@ -9,6 +9,7 @@ import tracemalloc
 
 import pytest
 
+from tests.fuzz.dense import DENSE
 from tests.fuzz.target import LIMIT, Target
 from tests.fuzz.targets import TARGETS
 
@@ -60,6 +61,14 @@ def test_bounded_time_and_memory(name: str) -> None:
         tracemalloc.stop()
         assert spent < SECONDS, data[:40]
         assert peak < MEMORY, data[:40]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, each) for name in DENSE for each in range(len(DENSE[name]))]
+)
+def test_dense_inputs_are_bounded(name: str, number: int) -> None:
+    """By the target itself."""
+    check(TARGETS[name], DENSE[name][number])
 
 
 @pytest.mark.parametrize("name", TARGETS)
