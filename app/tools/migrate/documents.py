@@ -37,14 +37,16 @@ def typed(document: Any, kind: type[T], what: object) -> T:
         raise MigrationError(f"{what}: {error}") from None
 
 
-def parse_json(content: bytes, what: object) -> Any:
-    """Return a JSON document.
+def parse_json(content: bytes, what: object, kind: Any = Any) -> Any:
+    """Return a JSON document, of a type if one is given: then nothing is made of what that lacks.
 
     Raises:
         MigrationError: it is none.
     """
     try:
-        return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"))
+        return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf"), type=kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise MigrationError(f"{what}: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MigrationError(f"{what} is no JSON: {error}") from None
     except RecursionError:

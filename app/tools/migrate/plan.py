@@ -237,7 +237,8 @@ def read_bounded(path: Path, limit: int) -> bytes:
     """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            content = file.read(limit + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+            status = os.fstat(file.fileno())  # as many bytes as are asked for are allocated
+            content = file.read(min(limit, status.st_size) + 1) if stat.S_ISREG(status.st_mode) else None
     except (OSError, ValueError) as error:
         raise MigrationError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     if content is None:

@@ -141,6 +141,8 @@ def _members(path: Path, archive: zipfile.ZipFile) -> Iterator[Item]:
     if sum(entry.file_size for entry in entries) > MAX_UNPACKED:  # zipfile reads no more than an entry says
         raise MigrationError(f"{path} has more than {MAX_UNPACKED} bytes unpacked")
     for entry in entries:
+        if not entry.filename:
+            raise MigrationError(f"{path} has a file without a name")
         if stat.S_ISLNK(entry.external_attr >> 16):
             raise MigrationError(f"{path}: {entry.filename} is a link")
         if not entry.is_dir():
@@ -160,7 +162,8 @@ def _text(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _manifest(path: Path, archive: zipfile.ZipFile) -> _Described:
     what = f"{path}: {_MANIFEST}"
-    described = typed(parse_json(_text(path, archive, _MANIFEST), what), _Manifest, what).model
+    manifest: _Manifest = parse_json(_text(path, archive, _MANIFEST), what, _Manifest)
+    described = manifest.model
     if not described.handler:
         raise MigrationError(f"{what} names no handler")
     return described
