@@ -1,10 +1,14 @@
 """Long inputs of what costs most for its bytes: what is in front, what is repeated, and what is behind."""
 
+from tests.fuzz.migrations import archived
 from tests.fuzz.target import LIMIT
 
 _FORM = b"multipart/form-data; boundary=xyz\n"
 _PART = b'--xyz\r\nContent-Disposition: form-data; name="a"'
 _INPUT = b'{"name":"a","shape":[1],"datatype":"INT8","data":[1]},'
+_SERVICE = (
+    b"{kind: InferenceService, metadata: {name: m}, spec: {predictor: {sklearn: {storageUri: a}}}}\n---\n"
+)
 _FIRST = b"\xff\x1f"
 """Of `http_learned`: 8191 bytes of JSON, which is as much as is learned from."""
 
@@ -59,6 +63,17 @@ _DENSE = {
         (b"application/x-www-form-urlencoded\na=", b"%41", b""),
         (b"multipart/form-data; boundary=", b';a="', b"\n"),
     ),
+    "migrated": (
+        (b"k[", b"a,", b"]"),
+        (b"k", b"[", b""),
+        (b"k", b"a: b\n", b""),
+        (b"k", b"---\n", b""),
+        (b"k{a: &a [*a]", b",*a", b"}"),
+        (b"k", _SERVICE, b""),
+        (b"f", b"a {", b""),
+        (b'pmodels={"b":{}', b',"a":{"b":{"marName":"c"}}', b"}\n"),
+        (b"g", b"\x12\x04\x2a\x02\x0a\x00", b""),
+    ),
     "sagemaker_models": (
         (b"\0a\n", b"[", b""),
         (b"\0a\n", b'{"a":', b""),
@@ -68,6 +83,22 @@ _DENSE = {
     ),
 }
 
+_UNPACKED = 4 << 20
+"""Bytes of a document of an archive."""
+_PACKED = (
+    archived(b"[" + b"[]," * (_UNPACKED // 3 - 1) + b"0]", b""),
+    archived(
+        b'{"x":[' + b"[]," * (_UNPACKED // 3 - 40) + b'0],"model":{"modelName":"m","handler":"h.py"}}', b""
+    ),
+    *(
+        archived(
+            b'{"model":{"modelName":"m","handler":"h.py","configFile":"m.yaml"}}',
+            text * (_UNPACKED // len(text)),
+        )
+        for text in (b"[", b"- a\n", b"a: b\n", b"---\n", b" ", b"[&a a,")
+    ),
+)
+
 DENSE = {
     name: tuple(
         front + repeated * ((LIMIT - len(front + end)) // len(repeated)) + end
@@ -76,3 +107,4 @@ DENSE = {
     for name, rows in _DENSE.items()
 }
 """Inputs by target."""
+DENSE["migrated"] += tuple(b"z" + packed for packed in _PACKED)

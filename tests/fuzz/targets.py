@@ -37,6 +37,7 @@ from app.transport.settings import TransportSettings
 from app.transport.wire import compiled, control_messages, frames, messages
 from tests.channel_ends import called, served
 from tests.fuzz.hostile import HOSTILE
+from tests.fuzz.migrations import MIGRATIONS
 from tests.fuzz.target import LIMIT, Target, cut
 from tests.unit.app.ingress import http_peer
 from tests.unit.app.ingress.http2 import planes
@@ -308,6 +309,7 @@ _FRAMES = (
 
 TARGETS: dict[str, Target] = {
     **HOSTILE,
+    **MIGRATIONS,
     "http_infer": Target(
         http_infer,
         _OK,
