@@ -166,4 +166,5 @@ def _metrics(parts: _Parts) -> _Made:
     from app.ingress.metrics.front import MetricsFront
 
     place = parts.settings.metrics
-    return _Made(MetricsFront(parts.metrics, guard=parts.guard), "Metrics Service", place.address, place.port)
+    front = MetricsFront(parts.metrics, parts.settings.http.http1.path_prefixes, parts.guard)
+    return _Made(front, "Metrics Service", place.address, place.port)

@@ -9,7 +9,7 @@ from app.core.certificates import Certificates, certificates
 from app.protocol.forwarding import HeaderForwarder
 from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restrictions
 from app.settings.flags import NEREID, Flag, SameAs, Section
-from app.settings.parsers import entries_of_file, header_forwarder
+from app.settings.parsers import entries_of_file, gateway_paths, header_forwarder
 
 MIB: Final = 1 << 20
 INT_MAX: Final = 2**31 - 1
@@ -79,6 +79,7 @@ class Http1Settings(msgspec.Struct, frozen=True, kw_only=True):
         drain_idle_s: time to wait for a request on an open connection once the server stops.
         stream_responses: responses of a stream queued behind the write buffer; more cancel it.
         stream_bytes: tensor bytes of those responses; more cancel it.
+        path_prefixes: what gateways have before the paths of requests, the longest first.
     """
 
     max_body_bytes: int = INT_MAX
@@ -107,6 +108,17 @@ class Http1Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_idle_s: float = 5.0
     stream_responses: int = 65536
     stream_bytes: int = 256 * MIB
+    path_prefixes: A[
+        tuple[str, ...],
+        Flag(
+            "http_path_prefix",
+            "Path that a gateway leaves before those of requests, as /api/predict/SERVICE; requests without "
+            "it are served too; may be repeated.",
+            NEREID,
+            parse=gateway_paths,
+            repeats=True,
+        ),
+    ] = ()
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):

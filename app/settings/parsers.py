@@ -1,10 +1,12 @@
 """Parsers of flags that have a grammar of their own; each raises ValueError in tritonserver's words."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from app.access.audit import append
 from app.access.token_file import read_tokens
@@ -13,6 +15,7 @@ from app.core.observability.metrics_config import MetricsConfig, parse_metrics_c
 from app.core.observability.trace_settings import TraceSetting, parse_trace_config
 from app.protocol.forwarding import HeaderForwarder
 
+_PREFIX: Final = re.compile(r"(/[\w.~-]+)+", re.ASCII)
 Named = dict[str, dict[str, str]]
 """Settings by the name in front of them, "" without one."""
 
@@ -78,6 +81,18 @@ def header_forwarder(flag: str) -> Callable[[str], HeaderForwarder | None]:
             raise ValueError(f"{flag}: {error}") from None
 
     return parse
+
+
+def gateway_paths(entries: Iterable[str]) -> tuple[str, ...]:
+    """Parse `--http-path-prefix`: paths without a slash at the end, the longest first."""
+    found = {entry.rstrip("/") for entry in entries}
+    for prefix in found:
+        if not _PREFIX.fullmatch(prefix) or prefix.split("/")[1] in ("v1", "v2"):
+            raise ValueError(
+                f"--http-path-prefix: '{prefix}' is no prefix, expected a path such as /api/predict/SERVICE "
+                "of letters, digits and '-._~', which does not begin with /v1 or /v2"
+            )
+    return tuple(sorted(found, key=len, reverse=True))
 
 
 def tokens_file(path: str) -> str:

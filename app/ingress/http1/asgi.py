@@ -40,10 +40,11 @@ class AsgiRoute:
             "http_version": head.version,
             "method": head.method,
             "scheme": "http",
-            "path": head.path,
-            "raw_path": head.path.encode(),
+            "path": head.prefix
+            + head.path,  # as ASGI has it: with `root_path`, which routes are found without
+            "raw_path": (head.prefix + head.path).encode(),
             "query_string": head.query,
-            "root_path": "",
+            "root_path": head.prefix,
             "headers": list(head.headers),
             "client": None,
             "server": None,

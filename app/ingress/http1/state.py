@@ -46,7 +46,11 @@ class HttpState(ServerState):
         self._route = route
 
     def add_head(self, data: bytes, head: RequestHead) -> RoutedHead:
-        """Route a request head and cache it; one that cannot be routed is answered with the error."""
+        """Route a request head, without a gateway's prefix, and cache it.
+
+        One that cannot be routed is answered with the error.
+        """
+        head = head.without(self.settings.path_prefixes)
         try:
             routed = RoutedHead(head, self._route(head))
         except Exception as error:

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
+
 from app.core.tasks import Tasks
 from app.ingress.access.guard import Ask, Guard
 from app.ingress.access.http import guarded_route
@@ -23,20 +25,18 @@ class MetricsFront:
 
     Args:
         collect: returns the metrics in Prometheus text format.
-        settings: limits of connections.
+        prefixes: what gateways have before the path.
         guard: decides who may read the metrics; None if everybody may.
     """
 
     name = "metrics"
     service = "Metrics service connections"
 
-    def __init__(
-        self, collect: Collect, settings: Http1Settings = _LIMITS, guard: Guard | None = None
-    ) -> None:
+    def __init__(self, collect: Collect, prefixes: tuple[str, ...] = (), guard: Guard | None = None) -> None:
         self._collect = collect
         self._guard = guard
         self._tasks = Tasks()
-        self._server = HttpServer(self.route, settings)
+        self._server = HttpServer(self.route, msgspec.structs.replace(_LIMITS, path_prefixes=prefixes))
 
     async def start(self, address: str, port: int, reuse_port: bool = True) -> int:
         """Listen and return the port; see `HttpServer.start`."""

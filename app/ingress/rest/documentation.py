@@ -6,7 +6,7 @@ from functools import partial
 from importlib import resources
 from typing import Final
 
-from fastapi import Response
+from fastapi import Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import JSONResponse
 
@@ -20,8 +20,9 @@ _ICON: Final = "favicon.png"
 def add_documentation(api: RestApi) -> None:
     """Register the routes of the document and of the page that shows it."""
 
-    async def document() -> Response:
-        return JSONResponse(api.openapi())
+    async def document(request: Request) -> Response:
+        root = request.scope["root_path"]  # of a gateway
+        return JSONResponse({**api.openapi(), **({"servers": [{"url": root}]} if root else {})})
 
     api.add(RestRoute("metadata", "GET", "/openapi.json", document, documented=False))
     api.add(RestRoute("metadata", "GET", "/docs", _page, documented=False))
@@ -29,13 +30,14 @@ def add_documentation(api: RestApi) -> None:
         api.add(RestRoute("metadata", "GET", f"/docs/{name}", partial(_asset, name), documented=False))
 
 
-async def _page() -> Response:
+async def _page(request: Request) -> Response:
+    root = request.scope["root_path"]
     return get_swagger_ui_html(
-        openapi_url="/openapi.json",
+        openapi_url=f"{root}/openapi.json",
         title="Nereid",
-        swagger_js_url=f"/docs/{_SCRIPT}",
-        swagger_css_url=f"/docs/{_STYLE}",
-        swagger_favicon_url=f"/docs/{_ICON}",
+        swagger_js_url=f"{root}/docs/{_SCRIPT}",
+        swagger_css_url=f"{root}/docs/{_STYLE}",
+        swagger_favicon_url=f"{root}/docs/{_ICON}",
         swagger_ui_parameters={"validatorUrl": None},  # By default, a badge asks a public validator.
     )
 

@@ -15,9 +15,10 @@ _PAGE = """\
 <h1>Nereid</h1>
 <p>An inference server with the HTTP and gRPC APIs of Triton.</p>
 <ul>
-<li><a href="/docs">Documentation of the HTTP API</a>, <a href="/openapi.json">as an OpenAPI document</a></li>
-<li><a href="/v2">Version and extensions</a></li>
-<li><a href="/v2/models">Models and their states</a></li>
+<li><a href="{root}/docs">Documentation of the HTTP API</a>,
+<a href="{root}/openapi.json">as an OpenAPI document</a></li>
+<li><a href="{root}/v2">Version and extensions</a></li>
+<li><a href="{root}/v2/models">Models and their states</a></li>
 {metrics}</ul>
 </html>
 """
@@ -31,6 +32,6 @@ def add_home(api: RestApi, metrics_port: int) -> None:
         host = request.url.hostname or "localhost"
         host = escape(f"[{host}]" if ":" in host else host)
         metrics = _METRICS.format(host=host, port=metrics_port) if metrics_port else ""
-        return HTMLResponse(_PAGE.format(metrics=metrics))
+        return HTMLResponse(_PAGE.format(metrics=metrics, root=request.scope["root_path"]))
 
     api.add(RestRoute("metadata", "GET", "/", home, documented=False, response_class=HTMLResponse))

@@ -36,7 +36,7 @@ class RequestHead(NamedTuple):
 
     `path` is the raw target without its query, not percent-decoded. Header names are lower case.
     `content_length` is 0 without a body and None for a chunked one. `names` are the header names as they were
-    sent, in the same order.
+    sent, in the same order. `prefix` is what a gateway had before `path`.
     """
 
     method: str
@@ -48,6 +48,14 @@ class RequestHead(NamedTuple):
     content_length: int | None
     expects_continue: bool
     names: tuple[bytes, ...] = ()
+    prefix: str = ""
+
+    def without(self, prefixes: Iterable[str]) -> "RequestHead":
+        """Return the head without the first of some prefixes that its path has, whole components alone."""
+        for prefix in prefixes:
+            if self.path.startswith(prefix) and self.path[len(prefix) :][:1] in ("", "/"):
+                return self._replace(path=self.path[len(prefix) :] or "/", prefix=prefix)
+        return self
 
     def get(self, name: bytes) -> str | None:
         """Return the first value of a header, by lower-case name."""

@@ -61,6 +61,14 @@ def test_host_policies_are_parsed(repository: str) -> None:
     assert not read.warnings
 
 
+def test_path_prefixes_are_whole_components_the_longest_first(repository: str) -> None:
+    http1 = settings_of(repository, http_path_prefix=["/api/", "/api/predict/a.b"]).http.http1
+    assert http1.path_prefixes == ("/api/predict/a.b", "/api")
+    for prefix in ("", "/", "api", "/a b", "/a//b", "/a?b", "/v2", "/v2/x", "/v1", "/a%20", "/é"):
+        with pytest.raises(SettingsError, match="--http-path-prefix: "):
+            settings_of(repository, http_path_prefix=[prefix])
+
+
 @pytest.mark.parametrize(
     ("name", "form"),
     [
