@@ -3,6 +3,7 @@
 A region belongs to a node: the same key on another node is other memory. `region_files.py` stores them.
 """
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -14,7 +15,10 @@ from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, RegionSlice
 from app.ingress.client_memory.region_files import Region, RegionFiles, already_registered
 from app.transport.memory.client_regions import beyond_end, open_key
-from app.transport.memory.cuda_memory import HANDLE_BYTES, device_count
+from app.transport.memory.cuda_memory import HANDLE_BYTES as HANDLE_BYTES
+from app.transport.memory.cuda_memory import device_count
+
+logger = logging.getLogger(__name__)
 
 DISABLED: Final = (
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -72,15 +76,15 @@ class SharedMemory:
         """Register GPU memory by the bytes of its cudaIpcMemHandle_t; replicas open it on use.
 
         Raises:
-            InferError: as `register_system`; INVALID_ARG where there is no such GPU.
+            InferError: as `register_system`; INVALID_ARG where there is no such GPU, which the log says.
         """
         self._check_enabled()
-        if not self._gpus:
-            raise invalid_arg(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
-        self.check_name(name, cuda=True)
         self._check_new(name)
         if len(handle) != HANDLE_BYTES or byte_size <= 0 or not 0 <= device_id < self._gpus:
-            raise invalid_arg(f"failed to register CUDA shared memory region '{name}': invalid args")
+            there = f"bytes {byte_size}, handle of {len(handle)} bytes, device {device_id} of {self._gpus}"
+            logger.error("failed to register CUDA shared memory region '%s': %s", name, there)
+            raise invalid_arg("failed to register shared memory region: invalid args")
+        self.check_name(name, cuda=True)
         self._files.add(Region(name, byte_size, handle=handle, device_id=device_id))
 
     def check_name(self, name: str, cuda: bool) -> None:

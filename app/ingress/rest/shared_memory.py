@@ -9,6 +9,7 @@ from fastapi import Request, Response
 from app.core.encoding import to_json
 from app.core.errors import invalid_arg
 from app.ingress.client_memory.region_files import Region
+from app.ingress.client_memory.registry import HANDLE_BYTES
 from app.ingress.rest import schemas
 from app.ingress.rest.api import Body, RestApi, RestRoute
 from app.ingress.rest.bodies import JsonBodies, json_response
@@ -94,9 +95,12 @@ def _field(document: Any, key: str) -> Any:
 
 def _handle(value: Any) -> bytes:
     try:
-        return base64.b64decode(as_text(_field(value, "b64")), validate=True)
+        handle = base64.b64decode(as_text(_field(value, "b64")), validate=True)
     except (binascii.Error, ValueError):
         raise invalid_arg("failed to decode the base64 content of 'raw_handle'") from None
+    if len(handle) != HANDLE_BYTES:
+        raise invalid_arg("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+    return handle
 
 
 def _described(region: Region) -> dict[str, Any]:

@@ -269,7 +269,13 @@ def test_system_regions_are_registered_listed_and_unregistered(
             "cuda",
             {"raw_handle": {"b64": "AAAA"}, "device_id": 0, "byte_size": 8},
             400,
-            "failed to register CUDA shared memory region: 'r', GPUs not supported",
+            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+        ),
+        (
+            "cuda",
+            {"raw_handle": {"b64": "A" * 86 + "=="}, "device_id": 0, "byte_size": 8},
+            400,
+            "failed to register shared memory region: invalid args",
         ),
     ],
 )
