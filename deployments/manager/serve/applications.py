@@ -301,6 +301,17 @@ def _start_failure(spec: ModelSpec, error: Exception) -> str:
     messages = [d.message for d in status.deployments.values() if d.message] if status else []
     lines = (messages[0] if messages else str(error)).strip().splitlines()
     detail = lines[-1] if lines else str(error)
-    if "ActorDiedError" in detail:
+    died = "ActorDiedError" in detail
+    if died:
         detail = last_death(spec.application) or detail
-    return f"the replica of model '{spec.name}' could not start: {detail}"
+    text = f"the replica of model '{spec.name}' could not start: {detail}"
+    return f"{_not_healthy(spec)}{text}" if died else text
+
+
+def _not_healthy(spec: ModelSpec) -> str:
+    """Return what Triton says when the process of a Python model's instance ends while it loads."""
+    config = mc.ModelConfig.FromString(spec.config)
+    if config.backend != "python":
+        return ""
+    group = config.instance_group[0].name if config.instance_group else ""
+    return f"Stub process '{group or f'{spec.name}_0'}_0' is not healthy. "

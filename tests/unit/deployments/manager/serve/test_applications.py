@@ -298,6 +298,11 @@ async def test_deploy_says_how_a_replica_died(fake: FakeServe, monkeypatch: pyte
     fake.status, fake.message = "DEPLOY_FAILED", "failed to start 1 times in a row. Error:\nActorDiedError()"
     with pytest.raises(InferError, match="'m' could not start: process of m:1: exit code 3"):
         await deploy(SPEC)
+    for text, instance in (("", "m_0_0"), ('instance_group { name: "g" count: 2 }', "g_0")):
+        config = text_format.Parse(f'backend: "python" {text}', mc.ModelConfig()).SerializeToString()
+        with pytest.raises(InferError) as raised:
+            await deploy(msgspec.structs.replace(SPEC, config=config))
+        assert str(raised.value).startswith(f"Stub process '{instance}' is not healthy. the replica of model")
 
 
 async def test_deploy_fails_when_the_application_is_deleted(fake: FakeServe) -> None:
