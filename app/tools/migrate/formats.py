@@ -18,6 +18,7 @@ from app.tools.migrate.plan import (
     MigrationError,
     attempt,
     files_below,
+    may_be,
     model_name,
     read_bounded,
 )
@@ -143,7 +144,7 @@ def triton_models(repository: Path) -> Iterator[Found]:
     Raises:
         MigrationError: it has none.
     """
-    found = [path for path in sorted(repository.iterdir()) if is_triton_model(path)]
+    found = [path for path in sorted(repository.iterdir()) if may_be(is_triton_model, path)]
     if not found:
         raise MigrationError(f"{repository} has no model of Triton: no directory with {CONFIG} or a version")
     for path in found:

@@ -87,6 +87,14 @@ def attempt(name: str, read: Callable[[], Iterable[Found]]) -> Iterator[Found]:
     yield from found
 
 
+def may_be(is_model: Callable[[Path], object], directory: Path) -> bool:
+    """Return whether a directory is a model, or cannot be read, which `attempt` will say."""
+    try:
+        return bool(is_model(directory))
+    except OSError:
+        return True
+
+
 def noted(found: Iterable[Found], notes: Iterable[str]) -> Iterator[Found]:
     """Return what was found, with more notes on each model."""
     more = tuple(notes)

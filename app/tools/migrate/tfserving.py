@@ -21,6 +21,7 @@ from app.tools.migrate.plan import (
     MigrationError,
     attempt,
     files_below,
+    may_be,
     model_name,
     read_bounded,
 )
@@ -87,7 +88,7 @@ def _declared(source: Path) -> Iterable[Any]:
     model_class = _POOL.message_class("ModelConfig")
     if versions_of(source):
         return [model_class(name=source.resolve().name, base_path=str(source))]
-    found = [path for path in sorted(source.iterdir()) if path.is_dir() and versions_of(path)]
+    found = [path for path in sorted(source.iterdir()) if may_be(versions_of, path)]
     if not found:
         raise MigrationError(f"{source} has no <version>/{SAVED_MODEL}, and no directory in it has")
     return [model_class(name=path.name, base_path=str(path)) for path in found]

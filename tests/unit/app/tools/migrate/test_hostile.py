@@ -220,6 +220,59 @@ def test_links_out_of_a_model_are_refused(target: str, source: Path, capsys: Cap
     refused(arguments, source.parent, capsys)
 
 
+LINKED = {
+    tfserving: "half/1/saved_model.pb",
+    kserve: "storage/model.joblib",
+    seldon: "storage/model.joblib",
+    seldon_model: "storage/model.joblib",
+    bentoml: "models/m/1/saved_model.pkl",
+}
+
+
+@pytest.mark.parametrize(("make", "more"), [*((make, False) for make in LINKED), (tfserving, True)])
+def test_links_out_of_any_source_are_refused(make: Source, more: bool, source: Path, capsys: Capture) -> None:
+    arguments = make(source, GOOD.get(make, "m"))
+    file = source / LINKED[make]
+    moved = source.parent / "outside" / "moved"
+    file.rename(moved)
+    if more:  # a file beside it, where those are taken along
+        file.write_bytes(moved.read_bytes())
+        file = file.parent / "assets" / "vocabulary"
+        file.parent.mkdir()
+    file.symlink_to(moved)
+    assert "link" in refused(arguments, source.parent, capsys)
+
+
+def test_links_out_of_a_repository_of_triton_are_refused(source: Path, capsys: Capture) -> None:
+    (source / "models" / "m" / "1").mkdir(parents=True)
+    (source / "models" / "m" / "1" / "model.onnx").symlink_to(source.parent / "outside" / "kept" / "file")
+    service = {"name": "s", "processor": "triton", "model_path": f"file://{source}/models"}
+    (source / "service.json").write_text(json.dumps(service))
+    assert "is a link that leads out" in refused(["eas", str(source / "service.json")], source.parent, capsys)
+
+
+def test_a_directory_that_cannot_be_read_is_one_refusal(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """As lost+found of a volume."""
+    saved_model(source / "half" / "1", serving_default={"x": (FLOAT, [-1, 2])})
+    (source / "lost").mkdir()
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Any:
+        if path.name == "lost":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert migrate.main(["tfserving", str(source), "--to", str(source.parent / "to")]) == 1
+    out = capsys.readouterr().out
+    assert (
+        "half: 3 files" in out
+        and f"lost: not written: {source}/lost cannot be read: Permission denied" in out
+    )
+
+
 def test_links_inside_of_a_model_are_followed(source: Path) -> None:
     """As Kubernetes mounts files."""
     arguments = mlserver(source, "m")
