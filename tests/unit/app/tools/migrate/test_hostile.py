@@ -220,7 +220,7 @@ def test_links_out_of_a_model_are_refused(target: str, source: Path, capsys: Cap
     refused(arguments, source.parent, capsys)
 
 
-LINKED = {
+LINKED: dict[Source, str] = {
     tfserving: "half/1/saved_model.pb",
     kserve: "storage/model.joblib",
     seldon: "storage/model.joblib",
