@@ -17,6 +17,8 @@ Seed = int | Sequence[int]
 _DRAWS: Final = 20
 _CHOSEN: Final = 16
 """The place among them, from the easiest, of the moments that are taken: four of five are easier."""
+_MORE: Final = 1.0
+"""Standard deviations by which the number of requests is above what is usual."""
 _MOST: Final = 200_000
 """Moments; more are much alike."""
 
@@ -39,17 +41,20 @@ def draw(distribution: str, rate: float, seconds: float, seed: Seed) -> Offsets:
 def draw_hard(
     distribution: str, rate: float, seconds: float, seed: Sequence[int], capacity: float
 ) -> Offsets:
-    """Return moments that are harder for a server than four of five draws are.
+    """Return moments that are harder for a server than most draws are.
 
-    What one draw shows, another one may refute: by chance requests come in crowds or do not. How hard moments
-    are is told by a queue that answers `capacity` requests a second, one after the other.
+    What one draw shows, another one may refute: by chance requests are more or fewer, and come in crowds or
+    do not. How hard moments are is told by a queue that answers `capacity` requests a second, one by one.
     """
-    draws = [draw(distribution, rate, seconds, seed)]
-    if distribution == "constant" or rate * seconds > _MOST:
-        return draws[0]
-    draws += [draw(distribution, rate, seconds, (*seed, number)) for number in range(1, _DRAWS)]
+    number = round(rate * seconds + _MORE * (rate * seconds) ** 0.5)
+    if distribution == "constant" or number > _MOST:
+        return draw(distribution, rate, seconds, seed)
+    random = np.random.default_rng(seed)
+    # A Poisson process of which the number is known, so that no draw is hard by having more of them.
+    draws = np.sort(random.random((_DRAWS, number)), axis=1) * (seconds * 1e9)
     each_ns = 1e9 / max(capacity, 1.02 * rate)
-    return sorted(draws, key=lambda moments: _queued_p99(moments, each_ns))[_CHOSEN]
+    chosen: Offsets = sorted(draws.astype(np.int64), key=lambda each: _queued_p99(each, each_ns))[_CHOSEN]
+    return chosen
 
 
 def _queued_p99(moments: Offsets, each_ns: float) -> float:
