@@ -1,19 +1,32 @@
-"""`nereid status`: the processes, models and addresses of a running server."""
+"""`nereid status`: the processes, models and addresses of a running server, and what they have to do."""
 
+import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
+import sys
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from app.commands.columns import columns
 from app.commands.servers import Api, Unanswered, add_token, api_of, find_server, server_parser
+from app.commands.traffic import Counted, Traffic, Version, between, read
 from app.console.server_record import ServerRecord
 from app.core.processes import arguments, descendants
 
-_ABOUT: Final = "Print addresses, models and processes of a running server of this user."
-_EXAMPLE: Final = "example: nereid status --pid=4711"
+_ABOUT: Final = """Print addresses, models and processes of a running server of this user; of each model the
+requests of the last second, those that wait, and the 99th percentile of their durations, as the buckets of
+the server's metrics tell it."""
+_EXAMPLE: Final = "example: nereid status --watch"
 _TITLE: Final = 60
+_LOOK_S: Final = 1.0
+"""Of traffic that is counted."""
+_WATCH_S: Final = 2.0
+_HEAD: Final = ("model", "version", "state", "requests/s", "pending", "p99 ms", "reason")
+_DASHBOARD: Final = "Dashboard"
 
 
 class Process(NamedTuple):
@@ -28,21 +41,118 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status: 0 for a server that is ready."""
     parser = server_parser("status", _ABOUT, _EXAMPLE)
     add_token(parser)
+    parser.add_argument("--watch", action="store_true", help="show it anew every two seconds, until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print an object; with --watch one a line")
     options = parser.parse_args(argv)
     server = find_server(options.pid)
     if server is None:
         return 1
-    api = api_of(server, options)
-    state = _state(api)
-    print(f"Nereid {server.version}, process {server.pid}: {state}")
-    for title, text in _addresses(server):
-        print(f"  {title:<10} {text}")
-    print()
-    _print_models(api)
-    print()
-    rows = [("pid", "MiB", "process"), *((str(p.pid), str(p.memory), p.title) for p in processes(server.pid))]
-    print(columns(rows))
-    return 0 if state == "ready" else 1
+    looks = Looks(server, options)
+    report = looks.report(_LOOK_S)
+    while options.watch:
+        _show(report, options, redraw=sys.stdout.isatty())
+        report = looks.report(_WATCH_S)
+    _show(report, options)
+    return 0 if report["state"] == "ready" else 1
+
+
+def _show(report: Mapping[str, Any], options: argparse.Namespace, redraw: bool = False) -> None:
+    if options.json:
+        print(json.dumps(report, indent=None if options.watch else 1), flush=True)
+        return
+    print(("\x1b[H\x1b[J" if redraw else "") + screen(report), flush=True)
+
+
+class Looks:
+    """Looks at a server, each a report since the one before."""
+
+    def __init__(self, server: ServerRecord, options: argparse.Namespace) -> None:
+        self._server = server
+        self._api = api_of(server, options)
+        url = urllib.parse.urlsplit(server.metrics)
+        self._metrics = self._api._replace(url=f"{url.scheme}://{url.netloc}" if url.netloc else "")
+        self._path = url.path
+        self._counted = self._look()
+        self._at = time.monotonic()
+
+    def _look(self) -> dict[Version, Counted] | str:
+        """Return what the metrics count, or why that is not known."""
+        if not self._metrics.url:
+            return "the server gives none (--allow-metrics)"
+        try:
+            return read(self._metrics.ask("GET", self._path).decode())
+        except (Unanswered, ValueError) as error:
+            return str(error)
+
+    def report(self, seconds: float) -> dict[str, Any]:
+        """Return what is to be told, after so many seconds of traffic."""
+        time.sleep(seconds)
+        before, began = self._counted, self._at
+        counted = self._look()
+        self._counted, self._at = counted, time.monotonic()
+        took = self._at - began
+        known = isinstance(before, dict) and isinstance(counted, dict)
+        traffic = between(before, counted, took) if known else {}  # type: ignore[arg-type]
+        models, why_none = self._models(traffic)
+        return {
+            "version": self._server.version,
+            "pid": self._server.pid,
+            "state": _state(self._api),
+            "addresses": dict(_addresses(self._server)),
+            "models": models,
+            "no_models": why_none,
+            "no_figures": "" if isinstance(counted, dict) else counted,
+            "processes": [process._asdict() for process in processes(self._server.pid)],
+        }
+
+    def _models(self, traffic: Mapping[Version, Traffic]) -> tuple[list[dict[str, Any]], str]:
+        try:
+            index = json.loads(self._api.ask("POST", "/v2/repository/index"))
+        except (Unanswered, ValueError) as error:
+            return [], str(error)
+        return [_model(each, traffic) for each in index], ""
+
+
+def _model(entry: Mapping[str, Any], traffic: Mapping[Version, Traffic]) -> dict[str, Any]:
+    name, version = entry["name"], str(entry.get("version", ""))
+    found = traffic.get((name, version))
+    about = {
+        "name": name,
+        "version": version,
+        "state": entry.get("state", ""),
+        "reason": entry.get("reason", ""),
+    }
+    return {**about, **(asdict(found) if found is not None else {})}
+
+
+def screen(report: Mapping[str, Any]) -> str:
+    """Return a report as text."""
+    lines = [f"Nereid {report['version']}, process {report['pid']}: {report['state']}"]
+    lines += [f"  {title:<10} {text}" for title, text in _listed(report["addresses"])]
+    lines.append("")
+    if report["no_models"]:
+        lines.append(f"no list of models: {report['no_models']}")
+    else:
+        lines.append(columns([_HEAD, *map(_model_row, report["models"])]))
+    if report["no_figures"]:
+        lines.append(f"no figures of requests: {report['no_figures']}")
+    rows = [(str(p["pid"]), str(p["memory"]), p["title"]) for p in report["processes"]]
+    return "\n".join([*lines, "", columns([("pid", "MiB", "process"), *rows])])
+
+
+def _model_row(model: Mapping[str, Any]) -> tuple[str, ...]:
+    reason = (str(model["reason"]).strip().splitlines() or [""])[0]
+    row = model["name"], model["version"] or "-", model["state"] or "not loaded"
+    if "pending" not in model:
+        return (*row, "", "", "", reason)
+    failures = f" ({model['failures_per_second']:g} failed)" if model["failures_per_second"] else ""
+    p99 = "" if model["p99_ms"] is None else f"{model['p99_ms']:.3g}"
+    return (*row, f"{model['requests_per_second']:g}{failures}", str(model["pending"]), p99, reason)
+
+
+def _listed(addresses: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for title, text in addresses.items():
+        yield "" if title == _DASHBOARD else title, text
 
 
 def _addresses(server: ServerRecord) -> Iterator[tuple[str, str]]:
@@ -52,7 +162,7 @@ def _addresses(server: ServerRecord) -> Iterator[tuple[str, str]]:
     yield "Data plane", server.data_plane
     yield "Ray", f"{server.ray} ('nereid env' prints how to reach it)"
     if server.dashboard:
-        yield "", f"{server.dashboard} is its dashboard"
+        yield _DASHBOARD, f"{server.dashboard} is its dashboard"
     if server.log:
         yield "Ray's log", server.log
 
@@ -63,21 +173,6 @@ def _state(api: Api) -> str:
     except Unanswered as error:
         return f"not ready ({error})"
     return "ready"
-
-
-def _print_models(api: Api) -> None:
-    try:
-        index = json.loads(api.ask("POST", "/v2/repository/index"))
-    except (Unanswered, ValueError) as error:
-        print(f"no list of models: {error}")
-        return
-    rows = [("model", "version", "state", "reason"), *map(_model_row, index)]
-    print(columns(rows))
-
-
-def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
-    reason = (str(model.get("reason", "")).strip().splitlines() or [""])[0]
-    return model["name"], model.get("version", "") or "-", model.get("state", "") or "not loaded", reason
 
 
 def processes(pid: int) -> list[Process]:

@@ -6,18 +6,42 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from app.commands import env, status
+from app.commands import env, status, traffic
 from app.console import server_record
 from app.console.server_record import ServerRecord, birth_of, running_servers, write_record
 from tests.server import ROOT
 
 INDEX = [{"name": "simple", "version": "1", "state": "READY"}, {"name": "bad", "reason": "first\nsecond"}]
+
+
+def metrics(look: int) -> str:
+    """A hundred more answers each look, one of a hundred of 20 to 100 ms, and ten failures."""
+    name = 'model="simple",version="1"'
+    lines = [
+        f"nv_inference_request_success{{{name}}} {100 * look}",
+        f'nv_inference_request_failure{{{name},reason="OTHER"}} {10 * look}',
+        f"nv_inference_pending_request_count{{{name}}} 7",
+        f'nereid_request_duration_seconds_bucket{{{name},le="0.02"}} {98 * look}',
+        f'nereid_request_duration_seconds_bucket{{{name},le="0.1"}} {100 * look}',
+        f'nereid_request_duration_seconds_bucket{{{name},le="+Inf"}} {100 * look}',
+    ]
+    return "\n".join(["# HELP x y", *lines, ""])
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each look be a second after the one before, without waiting."""
+    now = iter(range(1000))
+    clock = SimpleNamespace(sleep=lambda seconds: None, monotonic=lambda: next(now) / 2)
+    monkeypatch.setattr(status, "time", clock)
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +56,14 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def address() -> Iterator[str]:
     """Of a server that answers as Nereid does."""
 
+    looks = iter(range(1, 100))
+
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/v2/health/ready" else 404)
+            self.send_response(200 if self.path in ("/v2/health/ready", "/metrics") else 404)
             self.end_headers()
+            if self.path == "/metrics":
+                self.wfile.write(metrics(next(looks)).encode())
 
         def do_POST(self) -> None:
             self.send_response(200)
@@ -58,6 +86,7 @@ def record(pid: int = 0, http: str = "", dashboard: str = "", **environment: str
         birth=birth_of(pid),
         version="1.2",
         http=http,
+        metrics=f"{http}/metrics" if http else "",
         repositories=("/models",),
         data_plane="python: no compiler",
         ray="127.0.0.1:6379",
@@ -116,9 +145,58 @@ def test_status_shows_state_models_and_processes(address: str, capsys: pytest.Ca
     assert lines[0] == f"Nereid 1.2, process {os.getpid()}: ready"
     assert f"  HTTP       {address}" in lines and "  Models     /models" in lines
     assert "  Data plane python: no compiler" in lines
-    models = lines.index("model   version  state       reason")
-    assert lines[models + 1 : models + 3] == ["simple  1        READY", "bad     -        not loaded  first"]
+    models = next(at for at, line in enumerate(lines) if line.startswith("model "))
+    assert lines[models].split() == [
+        "model",
+        "version",
+        "state",
+        "requests/s",
+        "pending",
+        "p99",
+        "ms",
+        "reason",
+    ]
+    assert lines[models + 1].split() == ["simple", "1", "READY", "220", "(20", "failed)", "7", "60"]
+    assert lines[models + 2].split() == ["bad", "-", "not", "loaded", "first"]
     assert any(line.startswith(f"{os.getpid()} ") for line in lines[models:])
+
+
+def test_status_as_json(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record(http=address)
+    assert status.main(["--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (simple, bad) = found["models"]
+    assert simple["requests_per_second"] == 220 and simple["failures_per_second"] == 20
+    assert (simple["pending"], simple["p99_ms"]) == (7, 60) and "pending" not in bad
+    assert found["state"] == "ready" and found["processes"][0]["pid"] == os.getpid()
+
+
+def test_watched_status_is_shown_anew(
+    address: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(http=address)
+    waits = iter(range(3))
+
+    def wait(seconds: float) -> None:
+        if next(waits, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status, "time", SimpleNamespace(sleep=wait, monotonic=time.monotonic))
+    with pytest.raises(KeyboardInterrupt):
+        status.main(["--watch", "--json"])
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(shown) == 3 and {each["models"][0]["pending"] for each in shown} == {7}
+
+
+def test_traffic_of_counters_that_began_anew_and_of_none() -> None:
+    before, after = (traffic.read(metrics(look)) for look in (5, 1))
+    (found,) = traffic.between(before, after, 10.0).values()
+    assert (found.requests_per_second, found.failures_per_second) == (11, 1)
+    (still,) = traffic.between(after, after, 1.0).values()
+    assert still == traffic.Traffic(0, 0, 7, None)
+    assert traffic.quantile([(0.1, 5.0), (float("inf"), 10.0)], 0.99) == 0.1
+    odd = r'nv_inference_request_success{model="a\"b\n",version="1",le="x"} 3'
+    assert traffic.read(odd) == {('a"b\n', "1"): traffic.Counted(ok=3)}
 
 
 def test_status_of_a_server_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
