@@ -62,8 +62,8 @@ class Mirror:
         mirrored = _Mirrored(candidate, answer, tally, limit, partial(self._ended, nbytes))
         try:
             send(candidate, _mirrored(request, candidate), mirrored.on_response)
-        except InferError:
-            mirrored.fail()
+        except InferError as error:
+            mirrored.fail(error.message)
 
     def _ended(self, nbytes: int) -> None:
         self._under_way -= 1
@@ -105,8 +105,8 @@ class _Mirrored:
         """Receive the candidate's response."""
         if not response.final:
             return
-        if failure_of(self._candidate, response) is not None:
-            self.fail()
+        if (failure := failure_of(self._candidate, response)) is not None:
+            self.fail(failure.message)
             return
         compare = partial(Comparison.of, self._answer.outputs, response.outputs)
         if sum(len(tensor.data) for tensor in self._answer.outputs) > _HEAVY:
@@ -114,19 +114,20 @@ class _Mirrored:
             return
         try:
             found = compare()
-        except (ValueError, InferError):  # tensors that do not fit their shape
-            self.fail()
+        except (ValueError, InferError) as error:  # tensors that do not fit their shape
+            self.fail(str(error))
         else:
             self._record(found)
 
-    def fail(self) -> None:
+    def fail(self, why: str) -> None:
         """Count a failure of the candidate."""
         self._tally.outcomes.mirror.failed += 1
+        self._tally.outcomes.candidate.add_reason(why)
         self._ended()
 
     def _on_compared(self, compared: "asyncio.Future[Comparison]") -> None:
         if compared.cancelled() or compared.exception() is not None:
-            self.fail()
+            self.fail("its outputs could not be compared")
         else:
             self._record(compared.result())
 

@@ -27,6 +27,7 @@ def record(outcomes: VersionOutcomes, failure: Failure | None, seconds: float) -
         outcomes.latencies[number] = outcomes.latencies.get(number, 0) + 1
     elif is_servers(failure):
         outcomes.failed += 1
+        outcomes.add_reason(failure.message)
     else:
         outcomes.refused += 1
 

@@ -193,8 +193,7 @@ def _state_at(percent: float) -> RolloutState:
 
 def next_percent(record: Record) -> float:
     """Return the weight of the next step."""
-    status = record.status
-    return min((step for step in status.spec.steps if step > status.percent), default=100.0)
+    return record.status.next_percent
 
 
 def moved(
@@ -309,7 +308,7 @@ def _stepped(record: Record, now: float) -> Record:
     if record.first is not None and record.first > record.status.percent:
         return weighted(record, record.first, now, NEREID, "its replicas run")
     rules, elapsed = record.status.spec.step, now - record.status.since
-    requests = step_requests(record.status)
+    requests = record.status.step_requests
     if elapsed >= rules.min_seconds and requests >= rules.min_requests:
         why = f"{requests} requests in {elapsed:.0f} s without an alarm"
         return weighted(record, next_percent(record), now, NEREID, why)
@@ -317,14 +316,6 @@ def _stepped(record: Record, now: float) -> Record:
         why = f"inconclusive: {requests} of {rules.min_requests} requests in {elapsed:.0f} s"
         return paused(record, why, now)
     return record
-
-
-def step_requests(status: RolloutStatus) -> int:
-    """Return the requests that speak for or against the candidate in this step."""
-    mirrored = status.outcomes.mirror
-    if status.state is RolloutState.STEP:
-        return status.outcomes.candidate.judged
-    return status.outcomes.candidate.judged + mirrored.compared + mirrored.failed
 
 
 def counted(record: Record, step: int, outcomes: Outcomes, now: float) -> Record:

@@ -33,8 +33,8 @@ def encoded(record: Record) -> bytes:
 
 
 def _counts(outcomes: Outcomes) -> Outcomes:
-    """Return outcomes without the durations, which are most of the bytes."""
-    stable = msgspec.structs.replace(outcomes.stable, latencies={}, executions={})
+    """Return outcomes without what makes most of the bytes: durations, reasons of the stable version."""
+    stable = msgspec.structs.replace(outcomes.stable, latencies={}, executions={}, reasons={})
     candidate = msgspec.structs.replace(outcomes.candidate, latencies={}, executions={})
     return Outcomes(stable, candidate, outcomes.mirror)
 

@@ -8,8 +8,10 @@ from typing import Final
 from app.commands.rollout.charts import errors_chart, latency_chart, quantiles_chart, weight_chart
 from app.commands.rollout.text import (
     alarm_level,
+    coming,
     event_text,
     evidence,
+    failures,
     figure_rows,
     fullness,
     mirrored_rows,
@@ -48,7 +50,13 @@ def page(status: RolloutStatus, now: float) -> str:
         status: of the rollout.
         now: Unix seconds.
     """
-    parts = (_summary(status, now), _comparison(status), _judgement(status), _history(status, now))
+    parts = (
+        _summary(status, now),
+        _comparison(status),
+        _failures(status),
+        _judgement(status),
+        _history(status, now),
+    )
     return html_page(title(status).replace("->", "→"), _STYLE, "\n".join(parts))
 
 
@@ -58,8 +66,13 @@ def _summary(status: RolloutStatus, now: float) -> str:
         f'<p><span class="state {tone}">{escape(state(status))}</span> '
         f'<span class="soft">{status.percent:g} % of the requests to version {status.candidate}; '
         f"from {_time(status.started)} to {_time(now)}</span></p>\n"
-        f"<p>{escape(status.reason)}</p>"
+        f"<p>{escape(status.reason)}</p>\n"
+        f'<p class="soft">{escape(_sentence(coming(status, now)))}</p>'
     )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 _BAD: Final = (RolloutState.FAILED, RolloutState.ABORTED, RolloutState.ROLLING_BACK)
@@ -91,6 +104,12 @@ def _charts(status: RolloutStatus, found: RolloutFigures) -> str:
 def _mirrored(status: RolloutStatus) -> str:
     rows = mirrored_rows(status)
     return section("Mirrored requests", f"<table><tbody>{_rows(rows)}</tbody></table>" if rows else "")
+
+
+def _failures(status: RolloutStatus) -> str:
+    rows = _rows([(f"{number:,}", text) for text, number in failures(status)])
+    about = f"Most frequent failures of version {status.candidate}"
+    return section(about, f"<table><tbody>{rows}</tbody></table>" if rows else "")
 
 
 def _judgement(status: RolloutStatus) -> str:

@@ -12,6 +12,7 @@ from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
 
 _BAR: Final = 40
 _EVIDENCE_BAR: Final = 20
+_FAILURES: Final = 3
 _EVENTS: Final = 5
 """Of the history, shown under a status."""
 
@@ -32,8 +33,11 @@ def screen(status: RolloutStatus, now: float) -> list[str]:
         "",
         *_table(status, figures(_shown(status)), ("0.5", "0.95")),
         "",
+        *_failures(status),
         *_judgement(status),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history[-_EVENTS:]),
+        "",
+        coming(status, now),
     ]
 
 
@@ -61,6 +65,7 @@ def comparison(status: RolloutStatus) -> list[str]:
         "",
         "In parentheses: the interval in which the value lies with 95 %.",
         "",
+        *_failures(status),
         *_judgement(status),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history),
     ]
@@ -75,6 +80,45 @@ def state(status: RolloutStatus) -> str:
     """Return what a rollout does, in words."""
     name = status.state.value.replace("_", " ")
     return f"{name} of {status.percent:g} %" if status.state is RolloutState.STEP else name
+
+
+def failures(status: RolloutStatus) -> list[tuple[str, int]]:
+    """Return the most frequent texts of the candidate's failures, and how many requests failed by them."""
+    found = _shown(status).candidate.reasons or status.total.candidate.reasons
+    return sorted(found.items(), key=lambda item: -item[1])[:_FAILURES]
+
+
+def coming(status: RolloutStatus, now: float) -> str:
+    """Return what comes next, and when."""
+    candidate, stable = f"version {status.candidate}", f"version {status.stable}"
+    model, after = status.model, now - status.since
+    match status.state:
+        case RolloutState.LOADING:
+            return f"next: the first requests, when {candidate} is loaded"
+        case RolloutState.SHADOW | RolloutState.STEP:
+            return f"next: {status.next_percent:g} % {_when(status, after)}"
+        case RolloutState.PROMOTED:
+            left = status.spec.keep_stable_seconds - after
+            return f"next: {stable} is unloaded in {duration(left)}, its files stay"
+        case RolloutState.PAUSED:
+            return f"next: nothing by itself; nereid rollout resume, promote or abort {model}"
+        case RolloutState.ROLLING_BACK:
+            return f"next: {candidate} is unloaded, its files stay"
+        case RolloutState.DONE:
+            return f"{stable} is unloaded, its files stay"
+    again = f"nereid rollout start {model} --candidate {status.candidate}"
+    return f"{candidate} is unloaded, its files stay; it is not tried again until you say so: {again}"
+
+
+def _when(status: RolloutStatus, after: float) -> str:
+    """Return when a step passes, and what becomes of it otherwise."""
+    rules = status.spec.step
+    seconds, requests = rules.min_seconds - after, rules.min_requests - status.step_requests
+    waits = [f"in {duration(seconds)}"] if seconds > 0 else []
+    waits += [f"after {requests:,} more requests"] if requests > 0 else []
+    what = "rolled back" if status.spec.rollback == "auto" else "paused"
+    late = f"paused if it has not passed in {duration(rules.max_seconds - after)}"
+    return f"{' and '.join(waits) or 'at once'}, if nothing is wrong; {what} by an alarm, {late}"
 
 
 def percent(estimate: Estimate | None) -> str:
@@ -165,6 +209,14 @@ def _table(status: RolloutStatus, found: RolloutFigures, quantiles: tuple[str, .
 def _mirrored(status: RolloutStatus) -> list[str]:
     rows = mirrored_rows(status)
     return ["", "mirrored requests", *columns(rows).splitlines()] if rows else []
+
+
+def _failures(status: RolloutStatus) -> Iterator[str]:
+    """Yield the candidate's most frequent failures in words."""
+    if found := failures(status):
+        yield f"version {status.candidate} failed most by"
+        yield from columns([(f"  {number:,}", text) for text, number in found]).splitlines()
+        yield ""
 
 
 def _judgement(status: RolloutStatus) -> Iterator[str]:

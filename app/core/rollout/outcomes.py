@@ -7,6 +7,10 @@ from typing import Final
 import msgspec
 
 _BUCKETS_A_DOUBLING: Final = 4
+MOST_REASONS: Final = 5
+_MOST_COUNTED: Final = 50
+"""Different texts in one second of one ingress: those that carry a number, say, are not kept."""
+_REASON_LETTERS: Final = 160
 LATENCY_RATIO: Final = 2 ** (1 / _BUCKETS_A_DOUBLING)
 """The ratio of the bounds of a latency bucket: n is of durations up to `LATENCY_RATIO ** n` microseconds."""
 
@@ -33,6 +37,7 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
         rescued: of those that failed, how many the stable version then answered.
         latencies: numbers of answered requests by bucket of their duration, see `LATENCY_RATIO`.
         executions: those of its replicas, for whatever requests.
+        reasons: numbers of failed requests by the most frequent texts; mirrored requests too.
     """
 
     ok: int = 0
@@ -41,11 +46,19 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
     rescued: int = 0
     latencies: dict[int, int] = {}
     executions: Executions = {}
+    reasons: dict[str, int] = {}
 
     @property
     def judged(self) -> int:
         """Requests that were answered or failed by the server."""
         return self.ok + self.failed
+
+    def add_reason(self, text: str) -> None:
+        """Count a failure by the first line of its text."""
+        short = (text.strip().splitlines() or ["no reason was given"])[0][:_REASON_LETTERS]
+        self.reasons[short] = self.reasons.get(short, 0) + 1
+        if len(self.reasons) > _MOST_COUNTED:
+            self.reasons = dict(Counter(self.reasons).most_common(MOST_REASONS))
 
     def __add__(self, other: "VersionOutcomes") -> "VersionOutcomes":
         return VersionOutcomes(
@@ -55,6 +68,7 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
             self.rescued + other.rescued,
             dict(Counter(self.latencies) + Counter(other.latencies)),
             joined(self.executions, other.executions),
+            dict((Counter(self.reasons) + Counter(other.reasons)).most_common(MOST_REASONS)),
         )
 
 

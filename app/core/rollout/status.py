@@ -96,6 +96,19 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     verdict: Verdict = Verdict()
     history: tuple[RolloutEvent, ...] = ()
 
+    @property
+    def step_requests(self) -> int:
+        """Requests that speak for or against the candidate in this step."""
+        mirrored = self.outcomes.mirror
+        if self.state is RolloutState.STEP:
+            return self.outcomes.candidate.judged
+        return self.outcomes.candidate.judged + mirrored.compared + mirrored.failed
+
+    @property
+    def next_percent(self) -> float:
+        """The weight of the next step."""
+        return min((step for step in self.spec.steps if step > self.percent), default=100.0)
+
 
 class RolloutChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request to change a rollout: the body of `POST /v2/repository/models/<model>/rollout`.

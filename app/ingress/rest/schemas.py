@@ -260,7 +260,8 @@ class RolloutRequest(BaseModel):
 class VersionOutcomes(BaseModel):
     """Requests of one version, as clients saw them; `latencies` by bucket: up to 2^(n/4) microseconds.
 
-    `executions` of its replicas are by bucket of their rows, then of their duration.
+    `executions` of its replicas are by bucket of their rows, then of their duration; `reasons` are the most
+    frequent texts of its failures.
     """
 
     ok: int
@@ -269,6 +270,7 @@ class VersionOutcomes(BaseModel):
     rescued: int
     latencies: dict[str, int]
     executions: dict[str, dict[str, int]]
+    reasons: dict[str, int]
 
 
 class MirrorOutcomes(BaseModel):

@@ -15,7 +15,7 @@ import pytest
 from app.commands.rollout import command
 from app.commands.rollout.page import page
 from app.commands.rollout.text import comparison, duration, line, screen
-from app.core.rollout.outcomes import Outcomes
+from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 from app.protocol.rollout import status_fields
 from tests.unit.app.rollout_fakes import STARTED, rollout
@@ -82,6 +82,64 @@ def test_status_shows_both_versions_and_the_evidence(
     assert rows["error rate"] == ["1 % (0.701-1.42)", "1 % (0.544-1.83)"]
     assert any(one.startswith("evidence of errors") and "2.5, an alarm from 1,000 on" in one for one in lines)
     assert "an error rate from 3.1 % on would have been noticed" in lines
+
+
+REASONS = {"out of <memory>": 7, "no such key 'x'": 2, "a replica was lost": 1, "rare": 1}
+
+
+def test_most_frequent_failures_are_told_in_words() -> None:
+    total = Outcomes(candidate=VersionOutcomes(ok=9, failed=11, reasons=REASONS))
+    status = rollout(total=total, outcomes=Outcomes())
+    lines = comparison(status)
+    at = lines.index("version 2 failed most by")
+    assert [line.split(maxsplit=1) for line in lines[at + 1 : at + 5]] == [
+        ["7", "out of <memory>"],
+        ["2", "no such key 'x'"],
+        ["1", "a replica was lost"],
+        [],
+    ]
+    assert "version 2 failed most by" in screen(status, STARTED) and "out of &lt;memory&gt;" in page(
+        status, 1
+    )
+    assert "version 2 failed most by" not in screen(rollout(), STARTED)
+
+
+@pytest.mark.parametrize(
+    ("fields", "after", "says"),
+    [
+        ({"state": RolloutState.LOADING}, 1, "next: the first requests, when version 2 is loaded"),
+        (
+            {},
+            23,
+            "next: 50 % in 37 s, if nothing is wrong; rolled back by an alarm, paused if it has not passed",
+        ),
+        (
+            {"outcomes": Outcomes()},
+            61,
+            "next: 50 % after 200 more requests, if nothing is wrong; rolled back",
+        ),
+        ({"percent": 50.0, "outcomes": Outcomes()}, 2, "next: 100 % in 58 s and after 200 more requests"),
+        ({"state": RolloutState.PROMOTED}, 60, "next: version 1 is unloaded in 4 min 0 s, its files stay"),
+        (
+            {"state": RolloutState.PAUSED},
+            60,
+            "next: nothing by itself; nereid rollout resume, promote or abort",
+        ),
+        ({"state": RolloutState.ROLLING_BACK}, 1, "next: version 2 is unloaded, its files stay"),
+        (
+            {"state": RolloutState.FAILED},
+            1,
+            "version 2 is unloaded, its files stay; it is not tried again until",
+        ),
+        ({"state": RolloutState.DONE}, 1, "version 1 is unloaded, its files stay"),
+    ],
+)
+def test_what_comes_next_and_when(fields: dict[str, Any], after: float, says: str) -> None:
+    status = rollout(**fields)
+    now = status.since + after
+    assert screen(status, now)[-1].startswith(says) and says.partition(";")[0] in page(status, now).replace(
+        "Next", "next"
+    ).replace("Version", "version")
 
 
 @pytest.mark.parametrize("action", ["pause", "resume", "promote", "abort"])
