@@ -13,8 +13,9 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import infer_backend, refuse_ensemble_backend
+from app.core.config.normalise import infer_backend, refuse_ensemble_backend, without_instances
 from app.core.config.text import MAX_CONFIG_BYTES, parse_pbtxt
+from app.core.config.validation import validate_model
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
 from app.core.paths import path_inside
 from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry, is_inside
@@ -54,16 +55,17 @@ def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig
     """
     if not config.name or entry.directory.name != entry.name:  # a registered model has the name of its load
         config.name = entry.name
-    if config.name != entry.name:
-        raise invalid_arg(
-            f"unexpected directory name '{entry.name}' for model '{config.name}', "
-            "directory name must equal model name"
-        )
     refuse_ensemble_backend(config)
     try:
         config = infer_backend(config, version_listing(entry))
     except InferError as error:
         raise invalid_arg(f"{error.message} {found_for(entry)}") from None
+    if config.name != entry.name:
+        validate_model(without_instances(config))  # Triton looks at the name last
+        raise invalid_arg(
+            f"unexpected directory name '{entry.name}' for model '{config.name}', "
+            "directory name must equal model name"
+        )
     check_paths(entry, config)
     return config
 

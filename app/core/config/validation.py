@@ -34,6 +34,17 @@ def validate(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> None:
     Raises:
         InferError: INVALID_ARG with Triton's text for the first error found.
     """
+    validate_model(config)
+    validate_io(config)
+    validate_instances(config, gpus)
+
+
+def validate_model(config: mc.ModelConfig) -> None:
+    """Check what of a configuration no backend completes: all but inputs, outputs and instance groups.
+
+    Raises:
+        InferError: as `validate`.
+    """
     _check_identity(config)
     if config.HasField("dynamic_batching"):
         validate_dynamic_batching(config)
@@ -43,8 +54,6 @@ def validate(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> None:
     _check_ensemble(config)
     check_cache(config)
     _check_metrics(config.model_metrics)
-    validate_io(config)
-    validate_instances(config, gpus)
 
 
 def _check_identity(config: mc.ModelConfig) -> None:

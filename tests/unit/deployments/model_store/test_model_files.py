@@ -49,6 +49,21 @@ def test_named_configurations(repository: Path) -> None:
             ErrorCode.INVALID_ARG,
             "unexpected directory name 'm' for model 'other', directory name must equal model name",
         ),
+        (  # as in Triton, another fault comes first
+            'name: "other" platform: "ensemble"',
+            ErrorCode.INVALID_ARG,
+            "ensemble scheduling must be set for ensemble other whose platform is ensemble",
+        ),
+        (
+            'name: "other" platform: "ensemble" ensemble_scheduling {} model_warmup { name: "w" }',
+            ErrorCode.INVALID_ARG,
+            "model_warmup can not be specified for ensemble 'other'",
+        ),
+        (
+            'name: "other" max_batch_size: -1',
+            ErrorCode.INVALID_ARG,
+            "'max_batch_size' must be non-negative value for other",
+        ),
         (
             "max_batch: 3",
             ErrorCode.INTERNAL,
