@@ -54,7 +54,7 @@ _STAND_INS: Final = {
     "python3": 'exec {python} "$@"',
     "python": 'exec {python} "$@"',
     "pytest": 'exec {python} -m pytest -p no:cacheprovider "$@"',
-    "tritonserver": 'exec {python} -m nereid $NEREID_COMMAND {open} "$@"',
+    "tritonserver": 'exec {python} -m $NEREID_MODULE {open} "$@"',
     **dict.fromkeys(("pip", "pip3", "apt", "apt-get", "wget"), "exit 0"),
 }
 _ONNX: Final = "--onnx --onnx_opset=17"
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dev", action="store_true", help="servers of one process, which start sooner")
     given = parser.parse_args(argv)
     require()
-    qa = QA(given.work, "dev" if given.dev else "")
+    qa = QA(given.work, "tests.long.qa_server" if given.dev else "nereid")
     if not qa.folder.exists():
         qa.prepare(given.server / "qa")
     return max([qa.run(suite, given.script, given.seconds) for suite in given.suites])
@@ -126,9 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 class QA:
     """The adapted copy in a directory, and the runs of its suites."""
 
-    def __init__(self, work: Path, command: str = "") -> None:
+    def __init__(self, work: Path, module: str = "nereid") -> None:
         self.work = work
-        self._command = command
+        self._module = module
         self.folder = work / "server" / "qa"
         self._opt = work / "opt"
         self._data = work / "data"
@@ -188,7 +188,7 @@ class QA:
         names = {
             "PATH": f"{self._programs}:{self._opt / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": ":".join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-            "NEREID_COMMAND": self._command,
+            "NEREID_MODULE": self._module,
             "BACKENDS": os.environ.get("BACKENDS", "onnx python"),
             "TMPDIR": str(self.work / "tmp"),
             "RAY_USAGE_STATS_ENABLED": "0",
