@@ -42,7 +42,7 @@ def shortened(text: str, limit: int = MAX_MESSAGE) -> str:
 
 
 class ErrorCode(str, Enum):
-    """Error codes, spelled and ordered as in Triton's C API; the last three are gRPC's, for clients."""
+    """Error codes, spelled and ordered as in Triton's C API; the last four are gRPC's, for clients."""
 
     UNKNOWN = "UNKNOWN"
     INTERNAL = "INTERNAL"
@@ -55,10 +55,16 @@ class ErrorCode(str, Enum):
     UNAUTHENTICATED = "UNAUTHENTICATED"
     PERMISSION_DENIED = "PERMISSION_DENIED"
     RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
 
 
 TRITON_CODES: Final = tuple(ErrorCode)[:8]
 """The codes by their numbers in TRITONSERVER_Error_Code."""
+
+
+def triton_number(code: ErrorCode) -> int:
+    """Return the number of a code in TRITONSERVER_Error_Code; that of UNAVAILABLE for gRPC's codes."""
+    return TRITON_CODES.index(code if code in TRITON_CODES else ErrorCode.UNAVAILABLE)
 
 
 class FailureReason(str, Enum):

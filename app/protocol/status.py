@@ -34,6 +34,7 @@ STATUSES: Final[dict[ErrorCode, Status]] = {
     ErrorCode.UNAUTHENTICATED: Status(401, 16),
     ErrorCode.PERMISSION_DENIED: Status(403, 7),
     ErrorCode.RESOURCE_EXHAUSTED: Status(429, 8),
+    ErrorCode.DEADLINE_EXCEEDED: Status(504, 4),
 }
 
 
@@ -56,6 +57,7 @@ def grpc_status(error: Failure | BaseException) -> int:
     """Return the numeric gRPC status for a failure; an exception that is no `InferError` is INTERNAL (13)."""
     if not isinstance(error, Failure | InferError):
         return 13
-    if error.retry_after_s and error.reason is FailureReason.REJECTED:
+    overloaded = error.code is ErrorCode.UNAVAILABLE and error.reason is FailureReason.REJECTED
+    if error.retry_after_s and overloaded:
         return _OVERLOADED
     return STATUSES[error.code].grpc

@@ -5,7 +5,12 @@ from typing import Final
 from app.core.errors import ErrorCode, Failure
 from app.core.rollout.outcomes import Outcomes, StepOutcomes, VersionOutcomes, log_bucket
 
-_FAILURES: Final = (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE, ErrorCode.UNKNOWN)
+_FAILURES: Final = (
+    ErrorCode.INTERNAL,
+    ErrorCode.UNAVAILABLE,
+    ErrorCode.UNKNOWN,
+    ErrorCode.DEADLINE_EXCEEDED,
+)
 """A lost replica and a deadline that has passed are UNAVAILABLE too. Anything else is the client's doing."""
 
 

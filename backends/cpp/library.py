@@ -9,7 +9,7 @@ from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint64, 
 from functools import cache
 from typing import Any, Final
 
-from app.core.errors import TRITON_CODES, Failure, FailureReason
+from app.core.errors import TRITON_CODES, Failure, FailureReason, triton_number
 from backends.cpp.build import built_library
 
 _OBJECT, _ERROR, _TEXT, _RESULT = c_void_p, c_void_p, c_char_p, POINTER(c_void_p)
@@ -95,7 +95,7 @@ def failure_of(code: int, text: str) -> Failure:
 
 def number_of(failure: Failure) -> int:
     """Return the number of a failure's code in Triton's API."""
-    return TRITON_CODES.index(failure.code) if failure.code in TRITON_CODES else 0
+    return triton_number(failure.code)
 
 
 def make(function: Any, *arguments: Any) -> int:

@@ -151,11 +151,12 @@ class Admission:
         if not wait_ns:
             return None
         if 0 < self._max_wait_ns < wait_ns:
-            return self._refuse(request, "max_queue", wait_ns, self._max_wait_ns)
+            why = f"more than the {self._max_wait_ns / 1e9:.3g} s that it may be"
+            return self._refuse(request, "max_queue", wait_ns, why)
         now = self.clock()
         limit = self._limit(request, now)
         if limit.at_ns and wait_ns + self.lead * self.execution_ns.value > SAFETY * (limit.at_ns - now):
-            return self._refuse(request, limit.reason, wait_ns, limit.at_ns - now)
+            return self._refuse_late(request, limit, wait_ns, now)
         return None
 
     def lateness(self, request: QueuedRequest, ahead: int) -> Failure | None:
@@ -168,7 +169,7 @@ class Admission:
         limit = self._limit(request, now)
         arrival_ns = request.arrival_ns
         if limit.at_ns and now + lead_ns > arrival_ns + LATEST * (limit.at_ns - arrival_ns):
-            return self._refuse(request, limit.reason, self.wait_ns(ahead), limit.at_ns - now)
+            return self._refuse_late(request, limit, self.wait_ns(ahead), now)
         return None
 
     def record_departure(self, request: QueuedRequest, answered: int) -> None:
@@ -207,16 +208,35 @@ class Admission:
             at_ns = min(at_ns, timeout_ns) if at_ns else timeout_ns
         return _Limit(at_ns, "deadline")
 
-    def _refuse(self, request: QueuedRequest, reason: str, wait_ns: float, limit_ns: float) -> Failure:
+    def _refuse_late(self, request: QueuedRequest, limit: _Limit, wait_ns: float, now_ns: int) -> Failure:
+        """Refuse a request whose answer is expected too late."""
+        lead_s = self.lead * self.execution_ns.value / 1e9
+        given_s = (limit.at_ns - request.arrival_ns) / 1e9
+        if limit.at_ns == int(request.infer.deadline * 1e9) and lead_s > SAFETY * given_s:
+            return self._expire(request, wait_ns, lead_s, given_s)
+        left_s = max(limit.at_ns - now_ns, 0) / 1e9
+        why = f"and the execution then {lead_s:.3g} s, too long for the {left_s:.3g} s that are left"
+        return self._refuse(request, limit.reason, wait_ns, why)
+
+    def _expire(self, request: QueuedRequest, wait_ns: float, lead_s: float, given_s: float) -> Failure:
+        """Refuse a request that an idle model could not answer by its client's deadline either."""
+        self.refused["deadline"] = self.refused.get("deadline", 0) + 1
+        text = (
+            f"Deadline Exceeded: {_named(request)} takes {lead_s:.3g} s to execute a request, too long for"
+            f" a deadline of {given_s:.3g} s"
+        )
+        return _rejected(ErrorCode.DEADLINE_EXCEEDED, text, wait_ns)
+
+    def _refuse(self, request: QueuedRequest, reason: str, wait_ns: float, why: str) -> Failure:
+        """Refuse a request that would have to wait for too long."""
         self.refused[reason] = self.refused.get(reason, 0) + 1
-        return overloaded(request, wait_ns / 1e9, limit_ns / 1e9)
+        text = f"{_named(request)} is overloaded: the wait in its queue is {wait_ns / 1e9:.3g} s, {why}"
+        return _rejected(ErrorCode.UNAVAILABLE, text, wait_ns)
 
 
-def overloaded(request: QueuedRequest, wait_s: float, limit_s: float) -> Failure:
-    """Return the failure of a request that would have to wait for too long."""
-    infer = request.infer
-    text = (
-        f"[request id: {infer.id or '<id_unknown>'}] model '{infer.model_name}' is overloaded:"
-        f" the wait in its queue is {wait_s:.3g} s, and {max(limit_s, 0.0):.3g} s are left"
-    )
-    return Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED, max(wait_s, 0.001))
+def _rejected(code: ErrorCode, text: str, wait_ns: float) -> Failure:
+    return Failure(code, text, FailureReason.REJECTED, max(wait_ns / 1e9, 0.001))
+
+
+def _named(request: QueuedRequest) -> str:
+    return f"[request id: {request.infer.id or '<id_unknown>'}] model '{request.infer.model_name}'"

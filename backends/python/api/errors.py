@@ -4,7 +4,16 @@ import traceback
 from types import TracebackType
 from typing import Final
 
-from app.core.errors import TRITON_CODES, ErrorCode, Failure, FailureReason, InferError, internal, text_of
+from app.core.errors import (
+    TRITON_CODES,
+    ErrorCode,
+    Failure,
+    FailureReason,
+    InferError,
+    internal,
+    text_of,
+    triton_number,
+)
 from backends.python.api.text import as_text
 
 
@@ -30,7 +39,7 @@ class TritonError:
 
     @classmethod
     def _from_failure(cls, failure: Failure) -> "TritonError":
-        return cls(failure.message, TRITON_CODES.index(failure.code))
+        return cls(failure.message, triton_number(failure.code))
 
     def message(self) -> str:
         """Return the text."""

@@ -7,6 +7,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, FailureReason
 from app.core.statistics import MovingMean
+from app.protocol.status import grpc_status, http_status
+from backends.python.api.errors import TritonError
 from deployments.scheduling.admission import Admission, Patience
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies
 from tests.unit.deployments.scheduling.overload_simulation import MANY, Clients, S, Simulation
@@ -156,9 +158,28 @@ class TestAdmission:
         assert failure is not None and failure.retry_after_s == 0.66
         assert (failure.code, failure.reason) == (ErrorCode.UNAVAILABLE, FailureReason.REJECTED)
         assert failure.message == (
-            "[request id: r] model 'm' is overloaded: the wait in its queue is 0.66 s, and 1 s are left"
+            "[request id: r] model 'm' is overloaded: the wait in its queue is 0.66 s, and the execution then"
+            " 0.1 s, too long for the 1 s that are left"
         )
         assert admission.refused == {"deadline": 1}
+
+    def test_deadline_shorter_than_an_execution_is_exceeded_by_no_overload(self, answers: Answers) -> None:
+        admission = self.admission()
+        for request, refused in ((pending(answers, "r", deadline=5.1), True), (pending(answers, "r"), False)):
+            request.arrival_ns = self.now
+            failure = admission.refusal(request, int(0.05 * S))
+            assert (failure is not None) == refused
+        request = pending(answers, "r", deadline=5.1)
+        request.arrival_ns = self.now
+        failure = admission.refusal(request, int(0.05 * S))
+        assert failure is not None and failure.retry_after_s == 0.05
+        assert (failure.code, failure.reason) == (ErrorCode.DEADLINE_EXCEEDED, FailureReason.REJECTED)
+        assert failure.message == (
+            "Deadline Exceeded: [request id: r] model 'm' takes 0.1 s to execute a request, too long for a "
+            "deadline of 0.1 s"
+        )
+        assert (grpc_status(failure), http_status(failure)) == (4, 504)
+        assert TritonError._from_failure(failure).code() == TritonError.UNAVAILABLE
 
     def test_bound_in_seconds_holds_for_every_request(self, answers: Answers) -> None:
         admission = self.admission(max_wait_s=2.0)
