@@ -151,16 +151,17 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @property
     def loaded(self) -> bool:
         """Whether it could be read and loaded."""
-        return not self.missing and self.state is not ModelState.UNKNOWN
+        wanted = self.state in (ModelState.LOADING, ModelState.UNAVAILABLE)
+        return (not wanted or self.unloaded_by_request) and self.state is not ModelState.UNKNOWN
 
     @property
     def missing(self) -> bool:
         """Whether the server lacks it: it should be READY (strict readiness).
 
-        A version that was or is being unloaded is not missing, nor is a model that could not be read.
+        A version that was or is being unloaded is not missing, nor is a model that could not be read. As in
+        Triton, nor is an ensemble that the models which it calls do not allow: they count themselves.
         """
-        wanted = self.state in (ModelState.LOADING, ModelState.UNAVAILABLE)
-        return wanted and not self.unloaded_by_request
+        return not self.loaded and self.state is not ModelState.UNKNOWN and not self.ensemble
 
 
 class NotLoaded(InferError):

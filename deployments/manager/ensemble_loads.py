@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from app.core.config.normalise import normalise
 from app.core.config.validation import validate
 from app.core.errors import InferError, invalid_arg
-from app.routing.table import IDLE, ModelState, VersionEntry
+from app.routing.table import IDLE, UNLOADED, ModelState, VersionEntry
 from deployments.manager.catalog import Candidate, Catalog
 from deployments.manager.ensembles import (
     Entries,
@@ -27,11 +27,19 @@ LoadStep = Callable[[str, tuple[str, ...]], Awaitable[None]]
 
 
 class EnsembleLoads:
-    """Reads the manager's entries, and returns the new entries of ensembles."""
+    """Reads the manager's entries, and returns the new entries of ensembles.
 
-    def __init__(self, catalog: Catalog, entries: Entries) -> None:
+    Args:
+        catalog: reads the repositories.
+        entries: the entries, which change.
+        busy: returns whether a model is being loaded or unloaded.
+    """
+
+    def __init__(self, catalog: Catalog, entries: Entries, busy: Callable[[str], bool]) -> None:
         self._catalog = catalog
         self._entries = entries
+        self._busy = busy
+        self._refused: dict[tuple[str, int], str] = {}
         self._implicit: set[str] = set()
         self._requested: Counter[str] = Counter()
         self._called: dict[str, set[str]] = {}
@@ -94,9 +102,9 @@ class EnsembleLoads:
                 raise invalid_arg(
                     f"load failed for model '{candidate.name}': {error.with_code()};\n"
                 ) from None
-            reason = error.with_code()
+            reason, encoded = error.with_code(), config.SerializeToString(deterministic=True)
             return [
-                VersionEntry(candidate.name, version, ModelState.UNAVAILABLE, reason)
+                VersionEntry(candidate.name, version, ModelState.UNAVAILABLE, reason, config=encoded)
                 for version in candidate.versions
             ]
         if limit := config.ensemble_scheduling.max_inflight_requests:
@@ -122,6 +130,21 @@ class EnsembleLoads:
             VersionEntry(name, version, ModelState.READY, IDLE, config=config, labels=labels)
             for version in candidate.versions
         ]
+
+    def log_refused(self, entries: Iterable[VersionEntry]) -> None:
+        """Log, once, why each ensemble among the published entries that cannot be served is not.
+
+        One that is about to change, as it or a model that it calls is being loaded, is passed over.
+        """
+        logged, self._refused = self._refused, {}
+        for entry in (each for each in entries if is_ensemble(each.model_config)):
+            key = entry.name, entry.version
+            reason = entry.reason if entry.state is ModelState.UNAVAILABLE else ""
+            if any(map(self._busy, (entry.name, *self.steps(entry)))):
+                reason = logged.get(key, "")
+            elif reason not in ("", UNLOADED, logged.get(key)):
+                logger.error("failed to load '%s' version %d: %s", *key, reason)
+            self._refused[key] = reason
 
     def steps(self, entry: VersionEntry) -> list[str]:
         """Return the models that an ensemble calls; none for another model."""

@@ -56,15 +56,14 @@ class Lifecycle:
         self._settings = settings
         self._catalog = catalog
         self._publisher = publisher
-        self._ingress = ingress
-        self._tasks = tasks
+        self._ingress, self._tasks = ingress, tasks
         self.rollouts = rollouts
         self.entries: dict[str, dict[int, VersionEntry]] = {}
         self.loaded: dict[str, ModelSpec] = {}
         """The specs of the deployed versions, by application."""
         self.locks = ModelLocks(settings.repository.load_threads)
         self.deployer = Deployer(settings, publisher, self.locks, tasks, running)
-        self.ensembles = EnsembleLoads(catalog, self.entries)
+        self.ensembles = EnsembleLoads(catalog, self.entries, self.busy)
         self.initialised = self.failed = self.all_loaded = False  # see `RoutingTable`
         self.start_names: frozenset[str] | None = None  # known once their loads have ended
 
@@ -383,6 +382,7 @@ class Lifecycle:
     async def publish(self) -> int:
         """Publish the entries; return the number of the table."""
         entries = self.effective
+        self.ensembles.log_refused(entries if self.initialised else ())
         if (names := self.start_names) is not None and not self.all_loaded:
             self.all_loaded = all(entry.loaded for entry in entries if entry.name in names)
         start = self.initialised, self.failed, self.all_loaded

@@ -204,6 +204,10 @@ async def states(of: object) -> dict[str, tuple[str, str]]:
     return {name: (state, text) for name, _, state, text in await of.index()}  # type: ignore[attr-defined]
 
 
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
 class TestManager:
     async def test_served_without_an_application(self, bench: Bench) -> None:
         manager = await bench.start()
@@ -301,6 +305,41 @@ class TestManager:
             "UNAVAILABLE",
             True,
         )
+
+    async def test_step_that_is_reloaded_otherwise_breaks_the_ensemble_alone(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bench.add("e", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), batch=8))
+        bench.add("a", model(batch=8))
+        manager = await bench.start_explicit("e")
+        bench.add("a", model(batch=4))
+        await manager.load("a", None, {})
+        text = (
+            "Invalid argument: ensemble e allows maximum batch size 8, but it contains model a which only"
+            " allows maximum batch size to be 4"
+        )
+        assert (await states(manager))["e"] == ("UNAVAILABLE", text)
+        assert manager.table.all_ready, "the server is"
+        assert errors(caplog) == [f"failed to load 'e' version 1: {text}"]
+        bench.add("a", model(batch=8))
+        await manager.load("a", None, {})
+        assert (await states(manager))["e"] == ("READY", "")
+        assert len(errors(caplog)) == 1
+
+    @pytest.mark.parametrize("mode", ["none", "explicit", "poll"])
+    async def test_ensemble_that_is_refused_at_the_start_is_logged(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture, mode: str
+    ) -> None:
+        bench.add("e", ensemble(step({"z": "IN"}, {"y": "OUT"}, "a")))
+        bench.add("invalid", 'platform: "ensemble"')
+        bench.add("good", CHAIN)
+        names = ["e", "invalid", "good"] if mode == "explicit" else []
+        manager = await bench.start(model_control_mode=mode, load_model=names)
+        found = await states(manager)
+        assert {name for name, (state, _) in found.items() if state != "READY"} == {"e", "invalid"}
+        assert sorted(errors(caplog)) == [
+            f"failed to load '{name}' version 1: {found[name][1]}" for name in ("e", "invalid")
+        ]
 
     async def test_restarted_manager_serves_it_from_its_first_table(self, bench: Bench) -> None:
         await bench.start_explicit("e")
