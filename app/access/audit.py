@@ -66,12 +66,12 @@ class Audit:
         line = AuditLine(
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             action=action,
-            subject=_text(subject),
+            subject=subject[:_CUT],
             who=who,
             peer=peer,
             protocol=protocol,
             outcome=outcome,
-            reason=_text(reason),
+            reason=reason[:_CUT],
         )
         text = to_json(line)
         if not self._path:
@@ -81,11 +81,6 @@ class Audit:
             append(self._path, text + b"\n")
         except OSError as error:
             logger.error("cannot write to the audit log '%s': %s; %s", self._path, error.strerror, line)
-
-
-def _text(text: str) -> str:
-    """Return what is kept of a text: what no UTF-8 has, such as half of a surrogate pair, is escaped."""
-    return text[:_CUT].encode("utf-8", "backslashreplace").decode()
 
 
 def append(path: str, data: bytes) -> None:
