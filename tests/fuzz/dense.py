@@ -13,6 +13,38 @@ _FIRST = b"\xff\x1f"
 """Of `http_learned`: 8191 bytes of JSON, which is as much as is learned from."""
 
 _DENSE = {
+    "http_infer": (
+        (b'\0\0{"inputs":[{"name":"I","shape":[1,1],"datatype":"INT32","data":[', b"1,", b"1]}]}"),
+        (b'\0\0{"inputs":[{"name":"S","shape":[1,1],"datatype":"BYTES","data":[', b'"",', b'""]}]}'),
+        (b'\0\0{"inputs":[{"name":"I","shape":[1],"datatype":"INT32","data":[', b"[],", b"1]}]}"),
+        (b'\0\0{"inputs":[{"name":"I","shape":[', b"1,", b'1],"datatype":"INT32","data":[1]}]}'),
+        (b'\0\0{"inputs":[', _INPUT, b"{}]}"),
+        (b'\0\0{"parameters":{', b'"\\ud800":1,', b'"b":1}}'),
+        (b'\0\0{"id":"', b"\\\\", b'\\ud800"}'),
+    ),
+    "http_generate": (
+        (b"{", b'"a":1,', b'"b":1}'),
+        (b'{"parameters":{', b'"a":1,', b'"b":1}}'),
+        (b'{"I":[', b"[],", b"1]}"),
+        (b'{"S":[', b'"",', b"1]}"),
+    ),
+    "http_head": (
+        (b"GET / HTTP/1.1\r\n", b"a: b\r\n", b""),
+        (b"GET /", b"%41", b" HTTP/1.1"),
+        (b"GET / HTTP/1.1\r\nAccept-Encoding: ", b"gzip;q=0.5,", b""),
+    ),
+    "http2_headers": (
+        (b"\xff\xff", b"\x82", b""),
+        (b"\xff\xff\x40\x01a\x7f\xff\x1f" + b"b" * 4000, b"\xbe", b""),
+    ),
+    "grpc_infer": ((b"", b"\x2a\x00", b""), (b"", b"\x32\x00", b""), (b"", b"\x22\x02\x0a\x00", b"")),
+    "config_pbtxt": (
+        (b"", b"a{", b""),
+        (b"", b'input { name: "a" dims: [1] }\n', b""),
+        (b"", b"instance_group { count: 1000000 }\n", b""),
+        (b'name: "', b"\\n", b'"'),
+    ),
+    "token_file": ((b"", b"#\n", b""), (b"name=a models=", b"*a", b"\n"), (b"name=a models=", b"*,", b"\n")),
     "http_learned": (
         (_FIRST + b'{"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"INT8","data":[', b"1,", b"1]}]}"),
         (

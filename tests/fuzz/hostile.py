@@ -1,7 +1,4 @@
-"""Targets of what else reads requests: what is learned of v2, and the protocols of other servers.
-
-Each is bounded: what it takes of time and memory is in proportion to the input, whatever numbers that has.
-"""
+"""Targets of what else reads requests: what is learned of v2, and the protocols of other servers."""
 
 import asyncio
 import itertools
@@ -33,7 +30,7 @@ from app.protocol.tfserving import examples, grpc, multi_inference, rest
 from app.protocol.tfserving.signature import signature_of
 from app.settings.clouds import CloudSettings
 from app.settings.fronts import HttpSettings
-from tests.fuzz.target import LIMIT, Target, bounded, cut
+from tests.fuzz.target import LIMIT, Target, cut
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress import http_peer
 from tests.unit.app.ingress.compatible.test_torchserve import CONFIG as MIGRATED
@@ -51,6 +48,8 @@ def http_learned(data: bytes) -> None:
     size, agent = max(len(first), len(second)), f"User-Agent: {next(_number):040}"
     for text in (first, first, first, second, second, first):
         _planes().ask(http_peer.request(http_peer.INFER, text.ljust(size), agent), _echoed)
+    for plane in _planes().both:
+        plane.fake.calls.clear()
 
 
 @cache
@@ -268,7 +267,7 @@ _OK = (InferError,)
 
 HOSTILE: dict[str, Target] = {
     "http_learned": Target(
-        bounded(http_learned),
+        http_learned,
         (),
         (
             _after(_json_infer([1, 1], "BYTES", ["x"]), _json_infer([1, 1], "BYTES", ["y"])),
@@ -278,15 +277,16 @@ HOSTILE: dict[str, Target] = {
         ),
     ),
     "grpc_learned": Target(
-        bounded(grpc_learned, 4),
+        grpc_learned,
         (),
         (
             _after(_v2_message([1, 1], b"\1\0\0\0x"), b"\1\0\0\0y"),
             _after(_v2_message([1, 1 << 62], b"\xff\xff\xff\xff"), b""),
         ),
+        times=4,
     ),
     "tfserving_rest": Target(
-        bounded(tfserving_rest),
+        tfserving_rest,
         _OK,
         (
             b'p{"instances": [{"I": [1, 2.5], "B": 1, "S": {"b64": "YQ=="}}]}',
@@ -295,7 +295,7 @@ HOSTILE: dict[str, Target] = {
         ),
     ),
     "tfserving_grpc": Target(
-        bounded(tfserving_grpc),
+        tfserving_grpc,
         _OK,
         (
             b"p" + _tensor_message([2, 2], 1, tensor_content=struct.pack("<4f", 1, 2, 3, 4)),
@@ -306,12 +306,12 @@ HOSTILE: dict[str, Target] = {
         ),
     ),
     "torchserve_body": Target(
-        bounded(torchserve_body),
+        torchserve_body,
         _OK,
         (_FORM, b"application/x-www-form-urlencoded\na=1&b=%41+c", b"image/png\n\xff"),
     ),
     "sagemaker_models": Target(
-        bounded(sagemaker_models),
+        sagemaker_models,
         (),
         (
             b"\0application/json\n"

@@ -15,7 +15,7 @@ from app.protocol.tfserving.messages import message_class
 from app.tools.migrate import bentoml, eas, kserve, mlserver, seldon, tfserving, torchserve
 from app.tools.migrate.plan import Found, MigrationError, Refused, planned
 from app.tools.migrate.writing import write
-from tests.fuzz.target import LIMIT, Target, bounded, cut
+from tests.fuzz.target import LIMIT, Target, cut
 
 _FAULTS = (
     "TypeError",
@@ -149,7 +149,7 @@ _EAS = {"name": "m", "processor": "tensorflow_cpu", "model_path": "oss://b/m", "
 
 MIGRATIONS: dict[str, Target] = {
     "migrated": Target(
-        bounded(migrated, 5),
+        migrated,
         (MigrationError, OSError),
         (
             b"z" + archived(json.dumps({"model": _DESCRIBED}).encode(), b"batchSize: 4\nminWorkers: 2\n"),
@@ -163,5 +163,6 @@ MIGRATIONS: dict[str, Target] = {
             b"bname: m\nversion: a\nmodels:\n- tag: m:1\n  module: bentoml.sklearn\n",
             b"e" + json.dumps(_EAS).encode(),
         ),
+        times=5,  # files are written, and YAML is read twice
     )
 }

@@ -1,9 +1,8 @@
-"""What a target is, and the bounds that it may check itself by."""
+"""What a target is, and the bounds of what it may cost."""
 
 import time
 import tracemalloc
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +17,38 @@ TRACING = 10
 
 @dataclass(frozen=True)
 class Target:
-    """`run` raises nothing but `errors`, whatever its input."""
+    """What reads bytes.
+
+    Attributes:
+        run: raises nothing but `errors`, whatever its input.
+        errors: of inputs that are refused.
+        seeds: inputs to start from.
+        times: how often `run` reads its input, or how many times more it may take for another reason.
+    """
 
     run: Callable[[bytes], object]
     errors: tuple[type[Exception], ...]
     seeds: tuple[bytes, ...]
+    times: int = 1
+
+    def check(self, data: bytes) -> None:
+        """Fail for an input that raises something else, or costs more than `SECONDS` or `MEMORY`.
+
+        What is over is run once more: it may have been somebody else's, such as a collection of garbage.
+        """
+        first = self._cost(data)
+        if first.over and len(data) <= LIMIT:
+            second = self._cost(data)
+            assert not second.over, f"{first.text}, {second.text}"
+
+    def _cost(self, data: bytes) -> "_Cost":
+        cost = _Cost(self.times)
+        try:
+            self.run(data)
+        except self.errors:
+            pass
+        cost.end()
+        return cost
 
 
 def cut(data: bytes) -> tuple[int, bytes]:
@@ -30,45 +56,20 @@ def cut(data: bytes) -> tuple[int, bytes]:
     return int.from_bytes(data[:2], "little"), data[2:]
 
 
-def bounded(run: Callable[[bytes], object], times: int = 1) -> Callable[[bytes], object]:
-    """Return a function that also fails for an input that costs more than `SECONDS` or `MEMORY`.
-
-    What is over is run once more: it may have been somebody else's, such as a collection of garbage.
-
-    Args:
-        run: of a target.
-        times: how often it reads its input.
-    """
-
-    def checked(data: bytes) -> object:
-        if len(data) > LIMIT:
-            return None
-        first = _Cost(times)
-        try:
-            return run(data)
-        finally:
-            if first.over():
-                second = _Cost(times)
-                with suppress(Exception):
-                    run(data)
-                assert not second.over(), f"{first.text}, {second.text}"
-
-    return checked
-
-
 class _Cost:
-    def __init__(self, times: int = 1) -> None:
+    """What is used until `end`."""
+
+    def __init__(self, times: int) -> None:
+        self.over, self.text = False, ""
         self._seconds = SECONDS * times * (TRACING if tracemalloc.is_tracing() else 1)
         Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
         self._size = _peak()
         self._began = time.process_time()
-        self.text = ""
 
-    def over(self) -> bool:
-        """Return whether more was used since the beginning than may be."""
+    def end(self) -> None:
         spent, grown = time.process_time() - self._began, _peak() - self._size
+        self.over = spent > self._seconds or grown > MEMORY
         self.text = f"{spent:.3f} s and {grown >> 20} MiB"
-        return spent > self._seconds or grown > MEMORY
 
 
 def _peak() -> int:
