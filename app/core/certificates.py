@@ -27,7 +27,8 @@ class Certificates(NamedTuple):
             ValueError: they are no certificate and its key, or the key is encrypted.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.set_alpn_protocols([protocol])
+        # A client of gRPC hears nothing of a server that does not offer h2: at the wrong port it is told so.
+        context.set_alpn_protocols([protocol, "h2"])
         try:
             context.load_cert_chain(self.cert, self.key, password=_no_password)
         except ssl.SSLError as error:

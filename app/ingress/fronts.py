@@ -9,7 +9,7 @@ from app.ingress.access.service import GuardedService
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
-from app.settings.fronts import HttpSettings
+from app.settings.fronts import GrpcSettings, HttpSettings
 from app.settings.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -116,9 +116,18 @@ def _http(parts: _Parts) -> _Made:
         parts.guard,
         _compatible_protocols(http),
         parts.settings.cluster.data_plane,
+        _elsewhere("HTTP", "gRPC", parts.settings.grpc),
     )
     tls = http.certificates.context() if http.certificates else None
     return _Made(front, "HTTPService", http.address, http.port, {"tls": tls})
+
+
+def _elsewhere(name: str, other: str, place: HttpSettings | GrpcSettings) -> str:
+    """Return what a client of the other protocol is told."""
+    here = f"this is the server's {name} port"
+    if not place.enabled:
+        return f"{here}, and its {other} is off (--allow-{other.lower()})"
+    return f"{here}: {other} is at port {place.port}" if place.port else f"{here}: {other} is at another one"
 
 
 def _compatible_protocols(settings: HttpSettings) -> list["FindRoute"]:
@@ -158,7 +167,10 @@ def _grpc(parts: _Parts) -> _Made:
     from app.ingress.grpc.front import GrpcFront
 
     settings, service, _, observer, send_buffers, guard = parts
-    front = GrpcFront(service, settings.grpc, observer, send_buffers, guard, settings.cluster.data_plane)
+    elsewhere = _elsewhere("gRPC", "HTTP", settings.http)
+    front = GrpcFront(
+        service, settings.grpc, observer, send_buffers, guard, settings.cluster.data_plane, elsewhere
+    )
     return _Made(front, "GRPCInferenceService", settings.grpc.address, settings.grpc.port)
 
 

@@ -47,13 +47,14 @@ app.ingress.grpc: app.core app.core.observability app.ingress.access app.ingress
     app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc app.protocol.observability
     app.protocol.tfserving
     app.routing app.settings
-app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.http app.settings app.transport.memory
+app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.grpc app.protocol.http app.settings
+    app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.native app.protocol app.protocol.grpc app.settings
     app.transport.memory
 app.ingress.metrics: app.access app.core app.core.observability app.core.rollout app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.service app.protocol.http app.rollout app.routing
     app.settings
-app.ingress.net: app.core
+app.ingress.net: app.core app.protocol.grpc
 app.ingress.rest: app.core app.core.config app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.native app.protocol
     app.protocol.http app.protocol.observability app.routing app.settings

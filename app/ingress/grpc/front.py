@@ -56,8 +56,10 @@ class GrpcFront:
         send_buffers: SendBufferLimit | None = None,
         guard: Guard | None = None,
         data_plane: str = "auto",
+        elsewhere: str = "",
     ) -> None:
         self._guard = guard
+        self._elsewhere = elsewhere
         self._data_plane = data_plane
         self._decode = request_decoder(data_plane)
         self._sink: MakeSink = partial
@@ -96,7 +98,10 @@ class GrpcFront:
         methods, required = self.methods(), self._settings.restrictions
         restricted = {p: required[m.category] for p, m in methods.items() if m.category in required}
         openers = {p: guarded_method(self._guard, m.ask, m.open_call) for p, m in methods.items()}
-        server = Http2Server(self._settings.http2, openers, restricted, self._send_buffers, self._data_plane)
+        server = Http2Server(
+            *(self._settings.http2, openers, restricted),
+            *(self._send_buffers, self._data_plane, self._elsewhere),
+        )
         compiled = server.state.compiled
         if compiled is not None and not server.state.compresses:
             self._sink = compiled.sink

@@ -7,6 +7,7 @@ and touches no more memory than bytes have arrived.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from app.core.tensors import Buffer
@@ -15,15 +16,15 @@ from app.ingress.http1.exchange import Exchange, Recognised, Recogniser
 from app.ingress.http1.half_closed import HalfClosed
 from app.ingress.http1.state import HttpState
 from app.ingress.net.buffered_protocol import switch_protocol
+from app.ingress.net.misdirected import HTTP2, refuse_http2
 from app.ingress.net.pace import Pace
 from app.ingress.net.peer import peer_name
+from app.protocol.grpc.refusal import TLS
 from app.protocol.http.http1 import CONTINUE, HttpError, parse_head, response_head, too_large
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 
 _IN_PLACE: Final = 64 << 10
 """Missing bytes from which a body is received in place."""
-_TLS: Final = b"\x16"
-"""The first byte of a TLS handshake."""
 _MAX_AHEAD: Final = 64 << 10
 """Bytes of pipelined requests buffered while a request is answered."""
 
@@ -134,6 +135,9 @@ class HttpConnection(asyncio.Protocol):
             if end < 4:
                 self._await_head(data)
                 return
+            if data.startswith(HTTP2):
+                self._refuse_http2(data)
+                return
             routed = self._new_head(data[:end])
             if routed is None:
                 return
@@ -152,7 +156,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
         elif len(data) > self._settings.max_head_bytes:
             self._reject(HttpError(431, "Request Header Fields Too Large"))
-        elif data[:1] == _TLS:  # its client would wait for us, and we for the end of its head
+        elif data[:1] == TLS:  # its client would wait for us, and we for the end of its head
+            self._state.warn_once("a client speaks TLS to the HTTP port, which does not: see --http-use-ssl")
             self._reject(HttpError(400, "this port does not speak TLS: use http://"))
         elif data and not self._begun:
             self._begun = self._state.now()
@@ -235,6 +240,13 @@ class HttpConnection(asyncio.Protocol):
         routed, body = self._receiving.routed, self._receiving.body
         self._receiving = None
         self._start(routed, body)
+
+    def _refuse_http2(self, data: bytes) -> None:
+        """Let another protocol tell the client, most often one of gRPC, that it is at the wrong port."""
+        self._release()
+        self._ahead = b""
+        self._rejected = True
+        refuse_http2(self._transport, data, self._state.misdirected, partial(self.connection_lost, None))
 
     # Answering.
 

@@ -21,6 +21,7 @@ class HttpServer(Listener):
 
     Args:
         route: returns the route of a request; depends on the head alone, since equal heads share the route.
+        elsewhere: what a client of HTTP/2 is told.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class HttpServer(Listener):
         settings: Http1Settings,
         send_buffers: SendBufferLimit | None = None,
         recogniser: Recogniser | None = None,
+        elsewhere: str = "",
     ) -> None:
         self.state = HttpState(settings, route, send_buffers, recogniser)
+        self.state.misdirected = elsewhere or "this port speaks HTTP/1.1"
         super().__init__(self.state)
 
     async def start(
@@ -45,8 +48,8 @@ class HttpServer(Listener):
             lambda: HttpConnection(self.state),
             address,
             port,
-            reuse_port=reuse_port,
-            ssl=tls,
-            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if tls else None,
-            ssl_shutdown_timeout=_TLS_CLOSE_TIMEOUT_S if tls else None,
+            reuse_port,
+            tls,
+            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=_TLS_CLOSE_TIMEOUT_S,
         )

@@ -13,6 +13,7 @@ from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import Stream, StreamReceiver
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc.framing import Allocator, CallHead, Compressed, MessageReader
+from app.protocol.grpc.refusal import not_a_call
 from app.protocol.grpc.request_template import first_tensor_offset
 from app.protocol.restrictions import Restriction
 from app.protocol.status import grpc_status
@@ -305,7 +306,8 @@ def open_call(
         text = f"This protocol is restricted, expecting header '{restriction.header}'"
         refuse(stream, wire.UNAVAILABLE, text)
     elif head.refusal:
-        stream.send(b"", (), wire.refusal_headers(head.refusal))
+        headers, body, trailers = not_a_call(head.refusal, state.misdirected)
+        stream.send(headers, (body,), trailers)
     elif method is None:
         refuse(stream, wire.UNIMPLEMENTED, "Method not found!")
     elif state.calls >= state.settings.max_calls:

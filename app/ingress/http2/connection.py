@@ -83,7 +83,7 @@ class Http2Connection(asyncio.Protocol):
         if not self._state.admit(self):
             self._open_call, self._compiled = self._refuse_call, None
             self._state.loop.call_later(self._state.settings.linger_s, self._transport.abort)
-        self._transport.write(first_frames(self._state.settings))
+        self._output.frames.append(first_frames(self._state.settings))  # sent once the client has begun
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.remove(self)
@@ -128,7 +128,8 @@ class Http2Connection(asyncio.Protocol):
     def _greet(self, data: Buffer) -> bytes:
         data = self._preface + data
         if not h2.PREFACE.startswith(data[: len(h2.PREFACE)]):
-            raise h2.Http2Error(h2.PROTOCOL_ERROR, "not an HTTP/2 client")
+            self._output.frames.clear()
+            raise self._state.misdirection(data)
         if len(data) < len(h2.PREFACE):
             self._preface = data
             return b""
@@ -320,11 +321,10 @@ class Http2Connection(asyncio.Protocol):
 
     def _fail(self, error: h2.Http2Error) -> None:
         logger.debug("closing an HTTP/2 connection: %s", error)
-        self._output.put(h2.goaway(self._last_stream, error.code, str(error)))
+        self._output.put(error.answer(self._last_stream))
         self._output.end()
         self._failed = True
-        # Closing with data unread resets the connection, and the peer might not receive the GOAWAY: received
-        # data is discarded for a moment first.
+        # Closed with data unread, the connection is reset, and the peer might not receive the GOAWAY.
         self._state.loop.call_later(self._state.settings.linger_s, self._transport.abort)
 
     def drain(self) -> None:

@@ -26,6 +26,7 @@ class Http2Server(Listener):
         restricted: metadata required by methods, by path.
         send_buffers: limit on response bytes buffered for slow clients.
         data_plane: one of `app.native.choice.CHOICES`.
+        elsewhere: what a client of HTTP/1.1 is told.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Http2Server(Listener):
         restricted: Mapping[str, Restriction] | None = None,
         send_buffers: SendBufferLimit | None = None,
         data_plane: str = "auto",
+        elsewhere: str = "",
     ) -> None:
         self.state = Http2State(settings, send_buffers)
+        self.state.misdirected = elsewhere or "this port speaks gRPC"
         self.state.compiled = compiled_calls(data_plane, self.state, methods, restricted or {})
         super().__init__(self.state)
         self.open_call = partial(open_call, self.state, methods, restricted or {})
@@ -53,8 +56,8 @@ class Http2Server(Listener):
             lambda: Http2Connection(self.state, self.open_call),
             address,
             port,
-            reuse_port=reuse_port,
-            ssl=context,
+            reuse_port,
+            context,
         )
 
     async def stop(self, grace_s: float) -> None:

@@ -4,9 +4,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from app.core.tensors import Buffer
 from app.ingress.net.server_state import ServerState
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.protocol.grpc import http2 as h2
 from app.protocol.grpc.framing import Compressed
+from app.protocol.grpc.refusal import TLS, NotHttp2
 from app.settings.fronts import Http2Settings
 
 if TYPE_CHECKING:
@@ -37,6 +40,12 @@ class Http2State(ServerState):
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         # One thread: decompressing several messages of gigabytes at a time would exceed every memory limit.
         self._decompressing = ThreadPoolExecutor(1, "decompressing")
+
+    def misdirection(self, data: Buffer) -> NotHttp2:
+        """Return the error for a connection that begins with `data`, which is not HTTP/2."""
+        if data[:1] == TLS:
+            self.warn_once("a client speaks TLS to the gRPC port, which does not: see --grpc-use-ssl")
+        return NotHttp2(h2.PROTOCOL_ERROR, self.misdirected)
 
     def decompress(self, message: Compressed) -> "asyncio.Future[bytes]":
         """Decompress a message, off the loop; raises as `Compressed.decompress`."""

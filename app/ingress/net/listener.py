@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from app.ingress.net.server_state import ServerState
+from app.ingress.net.tls_accepting import TlsAccepting
 
 logger = logging.getLogger(__name__)
 
@@ -21,18 +23,28 @@ class Listener:
         self._state = state
         self._servers: list[asyncio.Server] = []
         self._check: asyncio.TimerHandle | None = None
+        self._accepting: list[TlsAccepting] = []
 
     async def open_port(
-        self, make: Callable[[], asyncio.Protocol], address: str, port: int, **options: Any
+        self,
+        make: Callable[[], asyncio.Protocol],
+        address: str,
+        port: int,
+        reuse_port: bool,
+        tls: ssl.SSLContext | None = None,
+        **limits: float,
     ) -> int:
-        """Listen, with options of `loop.create_server`; return the port.
+        """Listen, over TLS with limits of `connect_accepted_socket` if there is a context; return the port.
 
         Raises:
             OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         self._state.loop, self._state.now = loop, loop.time
-        server = await loop.create_server(make, address, port, backlog=1024, **options)
+        if tls:
+            self._accepting.append(TlsAccepting(self._state, make, {"ssl": tls, **limits}))
+            make = self._accepting[-1].protocol
+        server = await loop.create_server(make, address, port, backlog=1024, reuse_port=reuse_port)
         self._servers.append(server)
         if self._check is None:
             self._check_connections()
@@ -47,6 +59,8 @@ class Listener:
         for server in self._servers:
             server.close()
         self._servers.clear()
+        for accepting in self._accepting:
+            await accepting.close()
         for connection in list(self._state.connections):
             connection.drain()
         await self._wait_closed(grace_s)

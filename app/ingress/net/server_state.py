@@ -1,10 +1,13 @@
 """State that a server shares with its connections."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from app.ingress.net.slow_clients import SendBufferLimit
+
+logger = logging.getLogger(__name__)
 
 MAX_REFUSED: Final = 256
 """Connections beyond the limit that are told so at a time; more are closed at once."""
@@ -34,6 +37,7 @@ class ServerState:
         too_many: why those are refused.
         refusals: number of connections refused since the start.
         buffered: request bytes that connections buffer.
+        misdirected: what clients of another protocol are told.
         send_buffers: limit on response bytes buffered for slow clients; servers may share it.
         all_closed: set when the last connection has closed.
     """
@@ -44,12 +48,20 @@ class ServerState:
     def __init__(self, max_connections: int, send_buffers: SendBufferLimit | None = None) -> None:
         self.connections: set[Connection] = set()
         self.buffered = 0
+        self.misdirected = "this port speaks another protocol"
+        self._warned: set[str] = set()
         self.send_buffers = send_buffers or SendBufferLimit()
         self.all_closed = asyncio.Event()
         self.refused: set[Connection] = set()
         self.refusals = 0
         self.too_many = f"too many connections: the server accepts {max_connections} (--max-connections)"
         self._max_connections = max_connections
+
+    def warn_once(self, text: str) -> None:
+        """Log what a client cannot be told, the first time that it happens."""
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("%s", text)
 
     def admit(self, connection: Connection) -> bool:
         """Add a new connection; return False at the limit.

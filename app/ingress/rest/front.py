@@ -47,6 +47,7 @@ class HttpFront:
         guard: decides who may do what; None if everybody may do everything.
         compatible: find the routes of other servers' protocols, which come first.
         data_plane: see `is_native`.
+        elsewhere: see `HttpServer`.
     """
 
     name = "http"
@@ -62,6 +63,7 @@ class HttpFront:
         guard: Guard | None = None,
         compatible: Iterable[FindRoute] = (),
         data_plane: str = "auto",
+        elsewhere: str = "",
     ) -> None:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._guard = guard
@@ -75,7 +77,7 @@ class HttpFront:
         )
         self._compatible = tuple(compatible)
         known = known_requests(data_plane, settings.max_input_size)
-        self._server = HttpServer(self.route, settings.http1, send_buffers, known)
+        self._server = HttpServer(self.route, settings.http1, send_buffers, known, elsewhere)
 
     @property
     def connections(self) -> int:

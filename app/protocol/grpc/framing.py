@@ -88,7 +88,7 @@ def read_timeout(text: str) -> float | None:
     return int(text[:-1]) * _TIMEOUT_UNITS[text[-1]]
 
 
-def _literal(name: str, value: str) -> bytes:
+def header(name: str, value: str) -> bytes:
     """Encode a header field without indexing and Huffman coding (RFC 7541, section 6.2.2)."""
     return b"\x00" + _string(name) + _string(value)
 
@@ -108,9 +108,9 @@ def _string(text: str) -> bytes:
 
 
 _STATUS_200: Final = b"\x88"
-RESPONSE_HEADERS: Final = _STATUS_200 + _literal("content-type", "application/grpc")
-GZIP_HEADERS: Final = RESPONSE_HEADERS + _literal("grpc-encoding", "gzip")
-OK_TRAILERS: Final = _literal("grpc-status", "0")
+RESPONSE_HEADERS: Final = _STATUS_200 + header("content-type", "application/grpc")
+GZIP_HEADERS: Final = RESPONSE_HEADERS + header("grpc-encoding", "gzip")
+OK_TRAILERS: Final = header("grpc-status", "0")
 
 
 _RESPONSE_HEAD: Final = struct.Struct(f">5sL{len(RESPONSE_HEADERS)}sHBBBLBL")
@@ -136,13 +136,13 @@ def trailers(status: int, message: str = "", retry_after_s: float = 0.0) -> byte
     """Return the header block that ends a call; `retry_after_s` asks the client to wait before it retries."""
     if not status and not message:
         return OK_TRAILERS
-    block = _literal("grpc-status", str(status))
+    block = header("grpc-status", str(status))
     if message:
-        block += _literal("grpc-message", _percent_encoded(message))
+        block += header("grpc-message", _percent_encoded(message))
     if retry_after_s:
         # What gRPC's own retries read (proposal A6), and what HTTP clients know.
-        block += _literal("grpc-retry-pushback-ms", str(math.ceil(retry_after_s * 1000)))
-        block += _literal("retry-after", str(math.ceil(retry_after_s)))
+        block += header("grpc-retry-pushback-ms", str(math.ceil(retry_after_s * 1000)))
+        block += header("retry-after", str(math.ceil(retry_after_s)))
     return block
 
 

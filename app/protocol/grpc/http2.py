@@ -62,6 +62,10 @@ class Http2Error(Exception):
         super().__init__(text)
         self.code = code
 
+    def answer(self, last_stream: int) -> bytes:
+        """Return what the client is sent last."""
+        return goaway(last_stream, self.code, str(self))
+
 
 class Frame(NamedTuple):
     """A frame, or a piece of a DATA frame: only the last piece has END_STREAM."""

@@ -13,7 +13,7 @@ from app.ingress.http2.call import UnaryCall
 from app.ingress.http2.connection import Http2Connection
 from app.ingress.http2.stream import Stream
 from app.protocol.grpc import http2 as h2
-from app.protocol.grpc.framing import PREFIX, _literal
+from app.protocol.grpc.framing import PREFIX, header
 from app.routing.table import ModelState, VersionEntry
 from app.settings.fronts import GrpcSettings, Http2Settings
 
@@ -233,7 +233,7 @@ def plain(request: InferRequest) -> object:
 def headers(*more: tuple[str, str], path: str = MODEL_INFER) -> bytes:
     """Return a header block that leaves the table of the connection as it is."""
     pairs = [(name, path if name == ":path" else value) for name, value in PAIRS]
-    return b"".join(_literal(name, value) for name, value in (*pairs, *more))
+    return b"".join(header(name, value) for name, value in (*pairs, *more))
 
 
 def message(size: int = 8, request_id: str = "7", model: str = "m") -> bytes:

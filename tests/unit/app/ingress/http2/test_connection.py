@@ -141,14 +141,17 @@ def test_other_protocol_is_refused(running: Running) -> None:
     with socket.create_connection(("127.0.0.1", running.port), WAIT_S) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         received = b"".join(iter(lambda: client.recv(4096), b""))
-    assert b"not an HTTP/2 client" in received
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b"this port speaks gRPC" in received
 
 
 def test_requests_other_than_grpc_are_refused(raw: Raw) -> None:
     block = hpack.Encoder().encode([(":method", "GET"), (":path", "/")])
     raw.send(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 1, block))
-    frames = raw.frames(lambda frame: frame.stream == 1)
-    assert decoded(frames[-1].payload) == [(":status", "405")]
+    frames = raw.frames(lambda frame: frame.stream == 1 and frame.flags & h2.END_STREAM)
+    headers, body, _ = [frame for frame in frames if frame.stream == 1]
+    assert decoded(headers.payload)[0] == (":status", "405")
+    assert body.payload == b"this port speaks gRPC"
 
 
 def test_streams_above_the_limit_are_refused(start: Start, connect: Connect) -> None:
