@@ -1,17 +1,22 @@
 """What a server answers, in a form that two servers can be compared in."""
 
+import re
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToJson
 from tritonclient.grpc import service_pb2_grpc
 
+from app.core.hints import MARK
 from tests.contract.wire import Wire
+from tests.hints import tritons
 from tests.peer.grpc_requests import Call
 from tests.peer.http_requests import Request
 
 COMPARED_HEADERS = ("Content-Encoding", "Accept-Encoding", "Inference-Header-Content-Length")
 TIMEOUT_S = 10.0
+_HINT = re.compile(rf'\s*(?:{MARK}[^"]*)?(?=")')
+"""What is behind Triton's text is ours, and blanks at its end say nothing."""
 
 
 def http_answer(address: str, request: Request) -> str:
@@ -27,7 +32,8 @@ def http_answer(address: str, request: Request) -> str:
     if answer.status < 400 and answer.body:  # older servers leave the default type on errors
         names.append("Content-Type")
     headers = [f"{name}: {answer.headers[name]}" for name in names if name in answer.headers]
-    return "\n".join([str(answer.status), *headers, answer.body.decode(errors="backslashreplace")])
+    body = answer.body.decode(errors="backslashreplace")
+    return "\n".join([str(answer.status), *headers, _HINT.sub("", body)])
 
 
 def grpc_answer(channel: grpc.Channel, call: Call) -> str:
@@ -40,9 +46,10 @@ def grpc_answer(channel: grpc.Channel, call: Call) -> str:
         else:
             parts.append(_text(method(call.messages[0], timeout=TIMEOUT_S)))
     except grpc.RpcError as error:
-        parts.append(f"{error.code().name}: {error.details()}")
+        parts.append(f"{error.code().name}: {tritons(error.details() or '')}")
     return "\n".join(parts)
 
 
 def _text(message: Any) -> str:
-    return str(MessageToJson(message, preserving_proto_field_name=True, sort_keys=True, indent=None))
+    text = MessageToJson(message, preserving_proto_field_name=True, sort_keys=True, indent=None)
+    return _HINT.sub("", text)

@@ -13,8 +13,16 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import WILDCARD, TensorSpec, dims_text, input_specs, output_specs
+from app.core.config.request_hints import (
+    datatype_hint,
+    missing_batch,
+    misspelt_hint,
+    shape_hint,
+    strange_input,
+)
 from app.core.datatypes import DATATYPES
 from app.core.errors import InferError, invalid_arg
+from app.core.hints import did_you_mean, hinted, named
 from app.core.tensors import Buffer, InferRequest, RequestedOutput, Tensor
 
 _INT64_MAX: Final = (1 << 63) - 1
@@ -121,7 +129,7 @@ class RequestChecker:
             raise self._wrong_count(request)
         for tensor in reversed(request.inputs):
             if tensor.name not in self._inputs:
-                raise invalid_arg(f"unexpected inference input '{tensor.name}' for model '{self._model}'")
+                raise strange_input(tensor.name, self._model, self._inputs)
         if not self._required <= seen:
             raise self._wrong_count(request)
 
@@ -134,7 +142,10 @@ class RequestChecker:
         for output in request.outputs:
             if output.name not in self._outputs:
                 # Triton looks this name up in the model, which does not know the request's id: no prefix.
-                raise invalid_arg(f"unexpected inference output '{output.name}' for model '{self._model}'")
+                text = f"unexpected inference output '{output.name}' for model '{self._model}'"
+                near = did_you_mean(output.name, self._outputs)
+                names = f"The model's outputs: {named(sorted(self._outputs))}"
+                raise invalid_arg(hinted(text, f"{near} {names}".lstrip()))
 
     def _wrong_count(self, request: InferRequest) -> InferError:
         names = [tensor.name for tensor in reversed(request.inputs)]
@@ -143,12 +154,16 @@ class RequestChecker:
         missing_text = _name_list(missing) if missing else "]"
         least, most = len(self._required), len(self._inputs)
         expected = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
-        return self._error(
-            request,
+        text = (
             f"expected {expected} but got {len(names)} inputs for model '{self._model}'. "
             f"Got input(s) {_name_list(names)}, but missing required input(s) {missing_text}. "
-            "Please provide all required input(s).",
+            "Please provide all required input(s)."
         )
+        strangers = [name for name in names if name not in self._inputs]
+        hint = misspelt_hint(missing, strangers, "input") or misspelt_hint(
+            missing, request.parameters, "parameter"
+        )
+        return self._error(request, hinted(text, hint))
 
     def _batch_size(self, request: InferRequest) -> int:
         if not self._max_batch:
@@ -167,17 +182,18 @@ class RequestChecker:
         rows = 1 if rows is None else rows
         if not 0 <= rows <= self._max_batch:
             text = f"inference request batch-size must be <= {self._max_batch} for '{self._model}'"
-            raise self._error(request, text)
+            hints = (missing_batch(tensor.shape, self._inputs[tensor.name]) for tensor in request.inputs)
+            raise self._error(request, hinted(text, next(filter(None, hints), "")))
         return rows
 
     def _check_datatype(self, request: InferRequest, tensor: Tensor, spec: TensorSpec) -> None:
         if tensor.datatype != spec.datatype:
             given = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
-            raise self._error(
-                request,
+            text = (
                 f"inference input '{tensor.name}' data-type is '{given}', "
-                f"but model '{self._model}' expects '{spec.datatype}'",
+                f"but model '{self._model}' expects '{spec.datatype}'"
             )
+            raise self._error(request, hinted(text, datatype_hint(tensor.datatype)))
 
     def _check_shape(self, request: InferRequest, tensor: Tensor, spec: TensorSpec) -> None:
         sizes = tensor.shape[1:] if self._max_batch else tensor.shape
@@ -194,12 +210,12 @@ class RequestChecker:
                 raise self._unexpected_shape(request, tensor, spec)
 
     def _unexpected_shape(self, request: InferRequest, tensor: Tensor, spec: TensorSpec) -> InferError:
-        return self._error(
-            request,
+        text = (
             f"unexpected shape for input '{tensor.name}' for model '{self._model}'. "
             f"Expected {dims_text(spec.shape)}, got {dims_text(tensor.shape)}. "
-            f"{_BATCH_NOTE if self._max_batch else ''}",
+            f"{_BATCH_NOTE if self._max_batch else ''}"
         )
+        return self._error(request, hinted(text, shape_hint(tensor.shape, spec, self._max_batch > 0)))
 
     def _check_size(self, request: InferRequest, tensor: Tensor, spec: TensorSpec, rows: int) -> None:
         count = _element_count(tensor, spec.itemsize) if rows else _count_without_rows(tensor, spec.itemsize)

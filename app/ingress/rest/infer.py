@@ -7,6 +7,7 @@ It needs no task and no iteration of the event loop. Only work that would block 
 from functools import partial
 from typing import Final
 
+from app.core.config.request_hints import strange_input
 from app.core.errors import InferError, internal, unsupported
 from app.core.inference import Call
 from app.core.tensors import Buffer, InferResponse, failed
@@ -14,6 +15,7 @@ from app.ingress.http1.exchange import Exchange
 from app.ingress.rest.context import RouteContext
 from app.protocol.http.content_coding import compress, decompress, response_encoding
 from app.protocol.http.http1 import RequestHead
+from app.protocol.http.json_tensors import DataError
 from app.protocol.http.v2 import (
     EncodedResponse,
     HttpInfer,
@@ -84,6 +86,14 @@ class InferRoute:
             return None
 
     def _decode(self, body: Buffer, entry: VersionEntry) -> HttpInfer:
+        try:
+            return self._decoded(body, entry)
+        except DataError as error:
+            if entry.config and error.input not in entry.inputs:  # its name is the mistake, not its data
+                raise strange_input(error.input, self.model, entry.inputs) from None
+            raise
+
+    def _decoded(self, body: Buffer, entry: VersionEntry) -> HttpInfer:
         limit = self.context.max_input_size
         if self._json_length:
             return decode_infer(self.model, self.version, body, self._json_length, limit)

@@ -6,17 +6,20 @@ other key a parameter; the object `parameters` may hold more of both. The rules 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import prod
 from typing import Any, Final
 
 import msgspec
 
-from app.core.config.model_config import WILDCARD, TensorSpec
-from app.core.errors import Failure, internal, invalid_arg
-from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, Tensor
+from app.core.config.model_config import WILDCARD, TensorSpec, dims_text
+from app.core.config.request_hints import names_hint
+from app.core.errors import Failure, InferError, internal, invalid_arg
+from app.core.hints import hinted
+from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, ParameterValue, Tensor
 from app.protocol.http import strict_json
 from app.protocol.http.json_header import custom_parameter, read_parameter
-from app.protocol.http.json_tensors import encode_data, flatten, tensor_bytes
+from app.protocol.http.json_tensors import MAX_RANK, encode_data, flatten, tensor_bytes
 from app.protocol.http.request_template import MAX_ARRAYS
 from app.protocol.http.strict_json import Members, as_text, error_prefix
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, encode_error, json_too_large
@@ -94,19 +97,54 @@ class _Reader:
         spec = self._inputs.get(key)
         if spec is None:
             strict_json.check_depth(value)
-            self.parameters[as_text(key)] = custom_parameter(read_parameter(key, value))
+            self.parameters[as_text(key)] = custom_parameter(self._parameter(key, value))
         elif key in self.tensors:
             raise invalid_arg(f"input '{key}' already exists in request")
         else:
             self.tensors[key] = self._tensor(spec, value if isinstance(value, list) else [value])
 
+    def _parameter(self, key: str, value: Any) -> ParameterValue:
+        try:
+            return read_parameter(key, value)
+        except InferError as error:  # of no type that a parameter has: more likely a misspelt input
+            raise InferError(error.code, hinted(error.message, names_hint(key, self._inputs))) from None
+
     def _tensor(self, spec: TensorSpec, elements: list[Any]) -> Tensor:
-        count = len(elements)
-        shape = fitted_shape(spec.name, spec.shape, count)
+        shape = nested_shape(spec, elements)
+        if shape is None:
+            count = len(elements)
+            shape = fitted_shape(spec.name, spec.shape, count)
+        else:
+            elements = flatten(elements)
+            count = len(elements)
         if spec.datatype == "BYTES" and len(flatten(elements)) != count:
             raise internal("Unable to parse 'data': shape does not match true shape of 'data' field")
         data = tensor_bytes(spec.name, spec.datatype, count, elements, self._max_input_size)
         return Tensor(spec.name, spec.datatype, shape, data)
+
+
+def nested_shape(spec: TensorSpec, elements: list[Any]) -> tuple[int, ...] | None:
+    """Return the shape of lists that are nested as an input's dimensions are, otherwise None.
+
+    The batch dimension may be left out. Triton reads flat lists only.
+    """
+    sizes = [len(elements)]
+    level = elements
+    while level and all(isinstance(each, list) for each in level):
+        lengths = set(map(len, level))
+        if len(lengths) > 1 or len(sizes) > MAX_RANK:
+            return None
+        sizes += lengths
+        level = list(chain.from_iterable(level))
+    if len(sizes) == 1 or any(isinstance(each, list) for each in level):
+        return None
+    shape = tuple(sizes)
+    if spec.shape != spec.dims and len(shape) == len(spec.dims):
+        shape = (1, *shape)
+    if len(shape) != len(spec.shape):
+        return None
+    fits = all(dim in (WILDCARD, size) for size, dim in zip(shape, spec.shape, strict=True))
+    return shape if fits else None
 
 
 def fitted_shape(name: str, shape: Sequence[int], count: int) -> tuple[int, ...]:
@@ -130,7 +168,9 @@ def fitted_shape(name: str, shape: Sequence[int], count: int) -> tuple[int, ...]
         fitted.append(left if dim == WILDCARD else dim)
         left = 1 if dim == WILDCARD else left
     if uneven or left != 1:
-        raise invalid_arg(f"The schema can not convert input '{name}' to tensor with proper shape")
+        text = f"The schema can not convert input '{name}' to tensor with proper shape"
+        given = f"{count} {'value' if count == 1 else 'values'}"
+        raise invalid_arg(hinted(text, f"the shape of '{name}' is {dims_text(shape)}, {given} given"))
     return tuple(reversed(fitted))
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from app.core.errors import InferError, internal, invalid_arg
+from app.core.hints import hinted
 from app.core.tensors import Parameters, ParameterValue
 from app.protocol.http import strict_json
 from app.protocol.http.strict_json import as_bool, as_text, as_uint, error_prefix
@@ -75,14 +76,28 @@ def read_header(document: Any) -> InferHeader:
             identifier = as_text(fields["id"])
     if "parameters" in fields:
         parameters = _read_parameters(fields["parameters"])
-    with error_prefix("Unable to parse 'inputs'"):
-        entries = strict_json.member_array(document, "inputs")
+    try:
+        with error_prefix("Unable to parse 'inputs'"):
+            entries = strict_json.member_array(document, "inputs")
+    except InferError as error:
+        raise InferError(error.code, hinted(error.message, _body_hint(fields))) from None
     inputs = [_read_input(entry) for entry in entries]
     if "outputs" in fields:
         with error_prefix("Unable to parse 'outputs'"):
             entries = strict_json.member_array(document, "outputs")
         outputs = [_read_output(entry) for entry in entries]
     return InferHeader(inputs, outputs, identifier, parameters)
+
+
+def _body_hint(fields: dict[str, Any]) -> str:
+    """Say what a body without inputs is to look like, and where a body of another protocol belongs."""
+    wanted = "a v2 body is {'inputs': [{'name': ..., 'shape': [...], 'datatype': ..., 'data': [...]}]}"
+    if "instances" in fields or isinstance(fields.get("inputs"), dict):
+        return (
+            f"this is a body of TensorFlow Serving's or KServe's V1 protocol; {wanted}. "
+            "With --allow-tfserving V1 bodies are answered at /v1/models/<model>:predict"
+        )
+    return wanted
 
 
 def _read_parameters(value: Any) -> Parameters:

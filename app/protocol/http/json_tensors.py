@@ -15,8 +15,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from app.core.config.request_hints import count_hint
 from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
-from app.core.errors import InferError, internal, invalid_arg
+from app.core.errors import ErrorCode, InferError, internal, invalid_arg, shortened
+from app.core.hints import hinted
 from app.core.tensors import Buffer, Tensor
 from app.protocol.http.strict_json import MAX_DEPTH, syntax_error, too_deep
 
@@ -41,6 +43,8 @@ _REFUSALS: Final = {
     "i": "attempt to access JSON non-signed-integer as signed-integer",
     "f": "attempt to access JSON non-number as double",
 }
+_DATA: Final = "Unable to parse 'data': "
+_KINDS: Final = {"b": "true or false", "u": "whole numbers from 0", "i": "whole numbers", "f": "numbers"}
 _ALLOWED: Final = {"b": frozenset((bool,)), "u": frozenset((int,)), "i": frozenset((int,)), "f": _NUMBERS}
 
 
@@ -108,7 +112,10 @@ def tensor_bytes(name: str, datatype: str, count: int, data: Any, max_input_size
             f"receiving {datatype} data via JSON is not supported. "
             f"Please use the binary data format for input {name}"
         )
-    return _number_bytes(datatype, count, flatten(data))
+    try:
+        return _number_bytes(datatype, count, flatten(data))
+    except _WrongValues as wrong:
+        raise DataError(name, wrong.text, wrong.hint(name, datatype, count)) from None
 
 
 def _check_size(name: str, size: int, limit: int) -> None:
@@ -123,11 +130,11 @@ def _number_bytes(datatype: str, count: int, flat: list[Any]) -> bytes:
     dtype = DATATYPES[datatype].dtype
     kind = dtype.kind
     if not set(map(type, flat[:count])) <= _ALLOWED[kind]:
-        raise _data_error(_REFUSALS[kind])
+        raise _WrongValues(_DATA + _REFUSALS[kind], flat)
     if len(flat) > count:
-        raise _data_error("Shape does not match true shape of 'data' field")
+        raise _WrongValues(_DATA + "Shape does not match true shape of 'data' field", flat)
     if len(flat) < count:
-        raise internal("Failed to parse 'data' field: shape does not match true shape")
+        raise _WrongValues("Failed to parse 'data' field: shape does not match true shape", flat)
     if kind == "b":
         return bytes(flat)
     try:  # `array` casts floats like C: a number beyond FP32 is infinite, without numpy's warning
@@ -142,17 +149,40 @@ def _truncated(datatype: str, flat: list[Any]) -> bytes:
     try:
         return np.array(flat, dtype=_WIDEST[dtype.kind]).astype(dtype).tobytes()
     except (KeyError, OverflowError):
-        raise _data_error(_REFUSALS[dtype.kind]) from None
+        raise _WrongValues(_DATA + _REFUSALS[dtype.kind], flat) from None
 
 
-def _data_error(text: str) -> InferError:
-    return internal(f"Unable to parse 'data': {text}")
+class DataError(InferError):
+    """The data of an input is not what its shape and data type say."""
+
+    def __init__(self, name: str, text: str, hint: str) -> None:
+        super().__init__(ErrorCode.INTERNAL, hinted(text, hint))
+        self.input = name
+
+
+class _WrongValues(Exception):
+    """The values of an input are of another type or number."""
+
+    def __init__(self, text: str, flat: list[Any]) -> None:
+        super().__init__(text)
+        self.text = text
+        self._flat = flat
+
+    def hint(self, name: str, datatype: str, count: int) -> str:
+        """Say what is wrong: their number before their types, which often follow from it."""
+        flat, kind = self._flat, DATATYPES[datatype].dtype.kind
+        if len(flat) != count:
+            return count_hint(name, count, len(flat))
+        odd = next((value for value in flat if type(value) not in _ALLOWED[kind]), None)
+        value = "" if odd is None else f", {shortened(json.dumps(odd), 40)} is none"
+        return f"the data of input '{name}' has to be {_KINDS[kind]} ({datatype}){value}"
 
 
 def _string_bytes(name: str, data: list[Any], max_input_size: int) -> bytes:
     flat = flatten(data)
     if not set(map(type, flat)) <= {str}:
-        raise internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
+        text = "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+        raise DataError(name, text, f"the data of input '{name}' has to be strings (BYTES)")
     try:
         elements = [text.encode("utf-8", "surrogateescape") for text in flat]
     except UnicodeEncodeError:

@@ -8,8 +8,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
+from app.core.config.request_hints import datatype_hint
 from app.core.datatypes import DATATYPES
 from app.core.errors import invalid_arg, unsupported
+from app.core.hints import hinted
 from app.core.tensors import InferRequest, Parameters, RegionSlice, RequestedOutput, Tensor
 from app.protocol.http import strict_json
 from app.protocol.http.json_header import (
@@ -234,7 +236,7 @@ def _make_input(entry: InputHeader, position: int, max_input_size: int) -> Input
     shape = tuple(entry.shape)
     count = check_shape(entry.name, shape)
     if entry.datatype not in DATATYPES:
-        raise invalid_arg(f"invalid datatype for input {entry.name}")
+        raise invalid_arg(hinted(f"invalid datatype for input {entry.name}", datatype_hint(entry.datatype)))
     data: bytes | RegionSlice | None = None
     end = position
     if isinstance(region, str):

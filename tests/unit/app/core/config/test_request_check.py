@@ -11,7 +11,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.request_check import RequestChecker, walk_strings
 from app.core.datatypes import pack_bytes
 from app.core.errors import ErrorCode, InferError
-from app.core.tensors import InferRequest, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, Parameters, RequestedOutput, Tensor
+from tests.hints import hint, tritons
 
 PREFIX = "[request id: <id_unknown>] "
 NOTE = (
@@ -38,6 +39,12 @@ OPTIONAL = """
     input { name: "A" data_type: TYPE_FP32 dims: 2 }
     input { name: "B" data_type: TYPE_FP32 dims: 2 optional: true }
 """
+IMAGE = 'name: "m" max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] }'
+WORDS = """
+    name: "m"
+    input { name: "PROMPT" data_type: TYPE_FP32 dims: 1 }
+    input { name: "STYLE" data_type: TYPE_FP32 dims: 1 optional: true }
+"""
 STRINGS = 'name: "m" max_batch_size: 4 input { name: "A" data_type: TYPE_STRING dims: 2 }'
 
 
@@ -49,8 +56,11 @@ def tensor(name: str, shape: tuple[int, ...], size: int, datatype: str = "FP32")
     return Tensor(name, datatype, shape, memoryview(bytes(size)))
 
 
-def request(*inputs: Tensor, outputs: tuple[str, ...] = (), id: str = "") -> InferRequest:
-    return InferRequest("m", "", inputs, tuple(RequestedOutput(name) for name in outputs), id)
+def request(
+    *inputs: Tensor, outputs: tuple[str, ...] = (), id: str = "", parameters: Parameters | None = None
+) -> InferRequest:
+    asked = tuple(RequestedOutput(name) for name in outputs)
+    return InferRequest("m", "", inputs, asked, id, parameters or {})
 
 
 def refusal(text: str, asked: InferRequest) -> str:
@@ -189,7 +199,7 @@ BAD_REQUESTS: list[tuple[str, InferRequest, str]] = [
 
 @pytest.mark.parametrize(("config", "asked", "text"), BAD_REQUESTS)
 def test_bad_requests_are_refused_with_tritons_text(config: str, asked: InferRequest, text: str) -> None:
-    assert refusal(config, asked) == text
+    assert tritons(refusal(config, asked)) == text.rstrip()
 
 
 @pytest.mark.parametrize(
@@ -315,3 +325,37 @@ def test_output_requested_twice_is_refused() -> None:
         checker(BATCHED).check(twice)
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert caught.value.message == PREFIX + "output 'OUT' already exists in request"
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "words"),
+    [
+        (BATCHED, request(tensor("A", (1, 17), 68)), "dimension 1 is 17, expected 16"),
+        (BATCHED, request(tensor("A", (16,), 64)), "the batch dimension is missing: one row is [1,16]"),
+        (BATCHED, request(tensor("A", (1, 16, 1), 64)), "3 dimensions are given, 2 expected"),
+        (IMAGE, request(tensor("A", (1, 224, 224, 3), 0)), "dimension 1 is 224, expected 3, dimension 3 is"),
+        (IMAGE, request(tensor("A", (1, 224, 224, 3), 0)), "in another order"),
+        (BATCHED, request(tensor("A", (1, 1 << 20000), 64)), "dimension 1 is <out of range>, expected 16"),
+        (BATCHED, request(tensor("a", (1, 16), 64)), "did you mean 'A'? The model's inputs: 'A'"),
+        (BATCHED, request(tensor("A", (1, 16), 64), outputs=("OUTT",)), "did you mean 'OUT'?"),
+        (
+            WORDS,
+            request(tensor("PROMT", (1,), 4), tensor("STYLE", (1,), 4), tensor("X", (1,), 4)),
+            "the input 'PROMT' is no input of the model: did you mean 'PROMPT'?",
+        ),
+        (WORDS, request(tensor("PROMT", (1,), 4)), "did you mean 'PROMPT'? The model's inputs: 'PROMPT'"),
+        (
+            WORDS,
+            request(parameters={"promt": "x"}),
+            "the parameter 'promt' is no input of the model: did you mean 'PROMPT'?",
+        ),
+        (BATCHED, request(tensor("A", (1, 16), 64, "float32")), "'float32' is written 'FP32'"),
+        (BATCHED, request(tensor("A", (1, 16), 64, "TYPE_UINT8")), "'TYPE_UINT8' is written 'UINT8'"),
+    ],
+)
+def test_refusals_say_what_to_do(config: str, asked: InferRequest, words: str) -> None:
+    assert words in hint(refusal(config, asked))
+
+
+def test_long_names_cost_no_search() -> None:
+    assert "did you mean" not in refusal(BATCHED, request(tensor("A" * 10_000, (1, 16), 64)))

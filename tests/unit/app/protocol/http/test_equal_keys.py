@@ -7,6 +7,7 @@ import pytest
 from app.core.errors import InferError
 from app.protocol.http import strict_json
 from app.protocol.http.request_template import parse_header
+from tests.hints import tritons
 from tests.unit.app.protocol.http.http_documents import INT, decode
 
 ENTRY = '"name":"I","shape":[2],"datatype":"INT32","data":[1,2]'
@@ -82,7 +83,7 @@ def test_the_first_of_equal_keys_counts(name: str, wrapped: Any) -> None:
 def test_the_first_is_refused_where_only_the_second_would_do(wrapped: Any) -> None:
     with pytest.raises(InferError) as caught:
         decode(wrapped('{"inputs":5,' + PLAIN[1:]).encode())
-    assert (caught.value.code, caught.value.message) == (
+    assert (caught.value.code, tritons(caught.value.message)) == (
         INT,
         "Unable to parse 'inputs': attempt to access JSON non-array as array",
     )

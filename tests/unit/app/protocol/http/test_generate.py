@@ -11,6 +11,7 @@ from app.core.config.model_config import TensorSpec
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.protocol.http.generate import decode_generate, encode_generate, error_event, event, fitted_shape
+from tests.hints import hint, tritons
 
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
 
@@ -153,7 +154,8 @@ DEEP = "JSON nesting depth exceeds maximum allowed limit (100)"
     ],
 )  # fmt: skip
 def test_refusals_have_tritons_texts(document: object, code: ErrorCode, message: str) -> None:
-    assert refusal(document) == (code, message)
+    refused, text = refusal(document)
+    assert (refused, tritons(text)) == (code, message)
 
 
 def test_a_model_that_has_an_input_of_the_keywords_name() -> None:
@@ -284,3 +286,41 @@ def test_a_megabyte_of_anything_takes_no_long_time(body: Any) -> None:
     except InferError:
         pass
     assert time.process_time() - began < 2
+
+
+PAIRS = spec("PAIRS", "INT32", -1, 2)
+ROWS = TensorSpec("ROWS", "FP32", 4, (4,), (-1, 4))
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "shape"),
+    [
+        (PAIRS, [[1, 2], [3, 4]], (2, 2)),
+        (ROWS, [[1, 2, 3, 4]], (1, 4)),
+        (ROWS, [[1, 2, 3, 4], [5, 6, 7, 8]], (2, 4)),
+        (ROWS, [1, 2, 3, 4], (1, 4)),
+        (spec("WORDS", "BYTES", -1, 2), [["a", "b"]], (1, 2)),
+        (TensorSpec("GRID", "FP32", 4, (2, 2), (-1, 2, 2)), [[1, 2], [3, 4]], (1, 2, 2)),
+    ],
+)
+def test_lists_nested_like_the_input_are_taken(given: TensorSpec, value: object, shape: Any) -> None:
+    (tensor,) = decode({given.name: value}, (given,)).inputs
+    assert tensor.shape == shape
+
+
+@pytest.mark.parametrize("value", [[[1, 2, 3]], [[1, 2], [3]], [[1, 2], 3], [[[1, 2]]], [[]]])
+def test_lists_nested_otherwise_are_refused(value: object) -> None:
+    refusal({"PAIRS": value}, (PAIRS,))
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"PAIRS": [1, 2, 3]}, "the shape of 'PAIRS' is [-1,2], 3 values given"),
+        ({"PAIR": [1, 2]}, "did you mean 'PAIRS'?"),
+        ({"text": ["a"]}, "The model's inputs: 'PAIRS'"),
+        ({"PAIRS": ["a", "b"]}, "the data of input 'PAIRS' has to be whole numbers"),
+    ],
+)
+def test_refusals_say_what_to_do(document: object, words: str) -> None:
+    assert words in hint(refusal(document, (PAIRS,))[1])

@@ -8,6 +8,7 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.protocol.http import request_template
 from app.protocol.http.v2 import decode_infer, parse_header_length
+from tests.hints import hint, tritons
 from tests.unit.app.protocol.http.http_documents import ARG, INT, an_input, decode, one_output, refusal
 
 NO_SOURCE = (
@@ -238,7 +239,8 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("document", "code", "message"), REFUSALS, ids=range(len(REFUSALS)))
 def test_refusals_have_tritons_texts(document: object, code: ErrorCode, message: str) -> None:
-    assert refusal(document) == (code, message)
+    refused, text = refusal(document)
+    assert (refused, tritons(text)) == (code, message)
 
 
 @pytest.mark.parametrize("depth", [101, 250_000])
@@ -321,3 +323,22 @@ def test_header_lengths_refused(value: str, message: str) -> None:
     with pytest.raises(InferError) as caught:
         parse_header_length(value, 100)
     assert (caught.value.code, caught.value.message) == (ARG, message)
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"inputs": [an_input(data=[1])]}, "input 'I' needs 2 elements by its shape, its data has 1"),
+        ({"inputs": [an_input(data=[1, 2, 3])]}, "needs 2 elements by its shape, its data has 3"),
+        ({"inputs": [an_input(data=["1", "2"])]}, "has to be whole numbers (INT32), \"1\" is none"),
+        ({"inputs": [an_input(data=[1, 2], datatype="BYTES")]}, "the data of input 'I' has to be strings"),
+        ({"inputs": [an_input(data=[1, 2], datatype="uint8")]}, "'uint8' is written 'UINT8'"),
+        ({"inputs": [an_input(data=[1, 2], datatype="float64")]}, "'float64' is written 'FP64'"),
+        ({"inputs": [an_input(data=[1, 2], datatype="complex")]}, "the data types are BOOL, UINT8"),
+        ({"instances": [[1, 2]]}, "/v1/models/<model>:predict"),
+        ({"signature_name": "serving_default", "inputs": {"x": [1]}}, "V1 protocol"),
+        ({"data": [1]}, "a v2 body is {'inputs'"),
+    ],
+)
+def test_refusals_say_what_to_do(document: object, words: str) -> None:
+    assert words in hint(refusal(document)[1])
