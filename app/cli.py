@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Final
 
 from app.commands import COMMANDS, Command
@@ -24,6 +25,8 @@ TRITONSERVER: Final = "tritonserver"
 LISTEN_ADDRESS: Final = "TRITONSERVER_ADDRESS"
 """The variable with the address on which `tritonserver` listens by default, which Triton's does on all."""
 
+_SERVES: Final = ("serve", "server", "start", "run", "up", "launch", "tritonserver")
+"""What people call serving, which is what `nereid` does without a command."""
 _ALONE: Final = ("help", "version")
 """Flags that print a text instead of running the server."""
 
@@ -47,10 +50,20 @@ def _flags(argv: Sequence[str], program: str) -> Iterator[tuple[str, str]]:
         if name in _ALONE:
             raise TextRequested(usage(program) if name == "help" else f"nereid {server_version()}")
         if not name:
-            close = get_close_matches(value, COMMANDS, n=1) if program != TRITONSERVER else ()
-            hint = f"; did you mean 'nereid {close[0]}'?" if close else ""
+            hint = _meant(value, argv) if program != TRITONSERVER else ""
             raise SettingsError(f"Unexpected argument: {value}{hint}")
         yield name, value
+
+
+def _meant(word: str, argv: Sequence[str]) -> str:
+    """Return "; did you mean ..." for a word that is no flag: a repository, or the name of a command."""
+    if word in _SERVES:
+        places = [each for each in argv if not each.startswith("-") and each != word]
+        return f"; did you mean 'nereid --model-repository={places[0] if places else 'DIRECTORY'}'?"
+    if Path(word).is_dir() or "://" in word:
+        return f"; did you mean 'nereid --model-repository={word}'?"
+    close = get_close_matches(word, COMMANDS, n=1)
+    return f"; did you mean 'nereid {close[0]}'?" if close else ""
 
 
 def usage(program: str = "nereid") -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from app.core.errors import InferError, unavailable, unsupported
+from app.core.errors import InferError, unsupported
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tasks import Tasks
 from app.engine.local_replica import LocalApplications
@@ -19,6 +19,7 @@ from app.routing.router import Router
 from app.settings.settings import ServerSettings
 from deployments.manager.catalog import Catalog
 from deployments.manager.lifecycle import Lifecycle
+from deployments.manager.load_messages import not_explicit
 from deployments.manager.polling import Poller
 from deployments.manager.requests import Requests
 from deployments.model_store.cache import private_root as cache_root
@@ -173,7 +174,7 @@ class LocalRepository:
 
     def _require_explicit(self) -> None:
         if self._settings.repository.control_mode != "explicit":
-            raise unavailable("explicit model load / unload is not allowed if polling is enabled")
+            raise not_explicit(self._settings.repository.control_mode)
 
 
 class _Nothing:

@@ -1,7 +1,7 @@
 """Rows of a table through a model of an engine."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
@@ -10,8 +10,10 @@ import pyarrow as pa
 from google.protobuf.json_format import MessageToJson
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core import hints
 from app.core.datatypes import BY_CONFIG_NAME
 from app.core.errors import InferError, invalid_arg
+from app.core.identifiers import name_of
 from app.engine.engine import Engine
 from app.offline.blocks import POSITION, InputError, Rows
 from app.offline.columns import Array, Wanted, output_column, row_values
@@ -100,6 +102,14 @@ class Model:
                 told = f"its {kind}s are {', '.join(known)}"
                 raise InputError(f"model '{config.name}' has no {kind} '{min(unknown)}': {told}")
 
+    def _check_model(self, there: Iterable[str]) -> None:
+        name, names = self._job.model, sorted({name_of(each) for each in there})
+        if name not in names:
+            where = ", ".join(self._job.repository)
+            near = hints.did_you_mean(name, names)
+            told = f"{near}{' ' if near else ''}It has: {hints.named(names) or 'no models'}"
+            raise InputError(f"there is no model '{name}' in {where}: {told}")
+
     def _load(self) -> int:
         """Load models without their dynamic batching; return the largest number of instances among them.
 
@@ -107,6 +117,7 @@ class Model:
         last bits of results, and whether a row fails together with another one.
         """
         engine, name = self._engine, self._job.model
+        self._check_model(engine.repository.catalog.scan())
         declared = _with_steps(name, lambda each: engine.repository.catalog.candidate(each, None).config)
         # Steps first: the load of an ensemble loads those that are not there.
         batching = [each for each in reversed(declared) if declared[each].HasField("dynamic_batching")]

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from app.core.errors import InferError
+from app.core.errors import ErrorCode, InferError
+from app.core.hints import hinted
 from app.routing.table import NO_VERSION, UNLOADED, ModelState, VersionEntry
 from deployments.manager.catalog import PollFailure
 from deployments.model_store.layout import ModelEntry
@@ -15,6 +16,13 @@ from deployments.spec import Description
 logger = logging.getLogger(__name__)
 
 _PROGRESS_S: Final = 5.0
+
+
+def not_explicit(mode: str) -> InferError:
+    """Return the error for a load or unload on request in another mode, in Triton's words for polling."""
+    text = "explicit model load / unload is not allowed if polling is enabled"
+    hint = f"the server runs with --model-control-mode={mode}; it loads on request with =explicit"
+    return InferError(ErrorCode.UNAVAILABLE, hinted(text, hint))
 
 
 def index_rows(

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from app.core.encoding import to_msgpack
-from app.core.errors import InferError, unavailable
+from app.core.errors import InferError
 from app.core.observability.log import VERBATIM, configure_logging
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange
@@ -230,7 +230,7 @@ class RepositoryManager:
         self.table.require_started()
         if self._settings.repository.control_mode != "explicit":
             logger.warning("refused to load or unload on request, which needs --model-control-mode=explicit")
-            raise unavailable("explicit model load / unload is not allowed if polling is enabled")
+            raise load_messages.not_explicit(self._settings.repository.control_mode)
 
     async def _start_up(self) -> None:
         lifecycle = self.lifecycle

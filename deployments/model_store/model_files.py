@@ -14,9 +14,10 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import infer_backend, refuse_ensemble_backend, without_instances
-from app.core.config.text import MAX_CONFIG_BYTES, parse_pbtxt
+from app.core.config.text import MAX_CONFIG_BYTES, PLACEHOLDER, PLACEHOLDER_HINT, parse_pbtxt
 from app.core.config.validation import validate_model
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+from app.core.hints import hinted
 from app.core.paths import path_inside
 from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry, is_inside
 from deployments.model_store.model_check import found_for
@@ -62,10 +63,11 @@ def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig
         raise invalid_arg(f"{error.message} {found_for(entry)}") from None
     if config.name != entry.name:
         validate_model(without_instances(config))  # Triton looks at the name last
-        raise invalid_arg(
+        text = (
             f"unexpected directory name '{entry.name}' for model '{config.name}', "
             "directory name must equal model name"
         )
+        raise invalid_arg(hinted(text, PLACEHOLDER_HINT if PLACEHOLDER.search(config.name) else ""))
     check_paths(entry, config)
     return config
 
@@ -167,7 +169,8 @@ def _label_path(entry: ModelEntry, output: mc.ModelOutput) -> Path:
 
 
 def _lines(entry: ModelEntry, path: Path) -> tuple[str, ...]:
-    text = read_text(entry, path, MAX_LABEL_BYTES)
+    # Written by an editor of Windows: Triton would answer labels with a carriage return at the end.
+    text = read_text(entry, path, MAX_LABEL_BYTES).removeprefix("\ufeff").replace("\r\n", "\n")
     return tuple(text.removesuffix("\n").split("\n")) if text else ()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.drivers import Driver, Input, Output, Refusal, Refused
 from tests.contract.samples import check_simple, image_batch, repeat, simple_inputs, strings
-from tests.hints import tritons
+from tests.hints import hint, tritons
 
 INVALID = ("400", "INVALID_ARGUMENT")
 NOT_FOUND = ("404", "NOT_FOUND")
@@ -260,7 +260,9 @@ REPOSITORY_REFUSAL = "explicit model load / unload is not allowed if polling is 
 def test_loading_is_refused_without_explicit_control(client: Driver, method: str, args: tuple[str]) -> None:
     with pytest.raises(Refused) as caught:
         client.call(method, *args)
-    assert caught.value.refusal == (UNAVAILABLE[client.protocol == "grpc"], REPOSITORY_REFUSAL)
+    status, text = caught.value.refusal
+    assert (status, tritons(text)) == (UNAVAILABLE[client.protocol == "grpc"], REPOSITORY_REFUSAL)
+    assert "--model-control-mode=none; it loads on request with =explicit" in hint(text)
     check_simple(client)
 
 

@@ -26,6 +26,11 @@ _REPEATED: Final = re.compile(r'Message type "[\w.]+" should not have multiple "
 _ONEOF: Final = re.compile(r'Field "(\w+)" is specified along with field "(\w+)"')
 _POSITION: Final = re.compile(r"^\d+:\d+ : ")
 _QUOTED_LINE: Final = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
+_BOM: Final = "\ufeff"
+PLACEHOLDER: Final = re.compile(r"\$\{\w*\}?")
+PLACEHOLDER_HINT: Final = (
+    "this is a template: put a value in place of '${...}' (Triton's tools/fill_template.py does, or sed)."
+)
 _FIELDS_NAMED: Final = 40
 _LONGEST_SENTENCE: Final = 500
 _SYNTAX_ADVICE: Final = (
@@ -57,14 +62,25 @@ def parse_pbtxt(text: str, source: str) -> mc.ModelConfig:
     if len(text) > MAX_CONFIG_BYTES:
         raise _unreadable(source, f"the file is larger than {MAX_CONFIG_BYTES} bytes; shorten it")
     config = mc.ModelConfig()
+    text = text.removeprefix(_BOM)
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
         where = f"line {error.GetLine()}, column {error.GetColumn()}: " if error.GetLine() else ""
-        raise _unreadable(source, where + _explain(str(error))) from None
+        foreign = _foreign(text, error.GetLine() or 0)
+        raise _unreadable(source, where + (foreign or _explain(str(error)))) from None
     except (RecursionError, UnicodeError, ValueError) as error:
         raise _unreadable(source, f"{type(error).__name__}: {error}") from None
     return config
+
+
+def _foreign(text: str, line: int) -> str:
+    """Return what is wrong with a line that is written for another program than a reader of this format."""
+    lines = text.split("\n")
+    found = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+    if found.startswith(("//", "/*")):
+        return "a comment begins with '#', not with '//'."
+    return PLACEHOLDER_HINT if PLACEHOLDER.search(found) else ""
 
 
 def _unreadable(source: str, detail: str) -> InferError:

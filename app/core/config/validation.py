@@ -16,9 +16,13 @@ from app.core.config.model_config import WILDCARD
 from app.core.config.normalise import BACKEND_OF_PLATFORM, ENSEMBLE
 from app.core.config.schedulers import validate_dynamic_batching, validate_sequence_batching
 from app.core.errors import InferError, internal, invalid_arg
+from app.core.hints import hinted
 
 _INT64_MAX: Final = (1 << 63) - 1
 _TENSORRT: Final = "tensorrt_plan"
+_NO_GPU: Final = (
+    "the server has no GPU that it may use: write KIND_CPU, or KIND_AUTO for a GPU where there is one"
+)
 _MIN_COMPUTE_CAPABILITY: Final = "6.000000"
 _VARIABLE_HINT: Final = "must be integer >= 1, or -1 to indicate a variable-size dimension"
 _NO_CACHE: Final = "Response Cache does not currently support model"
@@ -270,11 +274,13 @@ def _check_group(group: mc.ModelInstanceGroup, config: mc.ModelConfig, gpus: Seq
 def _check_gpus(group: mc.ModelInstanceGroup, subject: str, gpus: Sequence[int]) -> None:
     if not group.gpus:
         missing = "specifies no GPUs" if gpus else "no GPUs are available"
-        raise invalid_arg(f"{subject} has kind KIND_GPU but {missing}")
+        text = f"{subject} has kind KIND_GPU but {missing}"
+        raise invalid_arg(text if gpus else hinted(text, _NO_GPU))
     usable = ", ".join(map(str, sorted(gpus)))
     for gpu in group.gpus:
         if gpu not in gpus:
-            raise invalid_arg(
+            text = (
                 f"{subject} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum "
-                f"required CUDA compute compatibility of {_MIN_COMPUTE_CAPABILITY} are: {usable}"
+                f"required CUDA compute compatibility of {_MIN_COMPUTE_CAPABILITY} are: {usable or 'none'}"
             )
+            raise invalid_arg(text if gpus else hinted(text, _NO_GPU))

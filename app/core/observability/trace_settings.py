@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from app.core.errors import invalid_arg
+from app.core.hints import did_you_mean
 
 OFF: Final = "OFF"
 LEVELS: Final = ("TIMESTAMPS", "TENSORS")
@@ -96,6 +97,9 @@ class TraceSettings(msgspec.Struct, frozen=True):
         return changed
 
 
+_SETTINGS: Final = ("file", "mode", "level", "rate", "count", "log-frequency")
+
+
 def parse_trace_config(entries: Iterable[str], environment: Mapping[str, str] | None = None) -> TraceSetting:
     """Read the values of `--trace-config`, `[MODE,]KEY=VALUE` each; later ones win, levels add up.
 
@@ -140,15 +144,21 @@ def _add_setting(found: dict[str, Any], key: str, value: str, entry: str) -> Non
     elif name in ("rate", "count", "log_frequency"):
         found[name] = whole_number(value, -1 if name == "count" else 0, _not_in(entry))
     else:
-        raise ValueError(f"--trace-config: unknown setting in '{entry}'")
+        raise _unknown(key, entry, _SETTINGS)
 
 
 def _add_option(options: dict[str, str], key: str, value: str, entry: str) -> None:
     if key not in options:
-        raise ValueError(f"--trace-config: unknown setting in '{entry}'")
+        raise _unknown(key, entry, options)
     if key.startswith("bsp_"):
         whole_number(value, 1, _not_in(entry))
     options[key] = f"{options[key]},{value}" if key == "resource" and options[key] else value
+
+
+def _unknown(key: str, entry: str, known: Iterable[str]) -> ValueError:
+    near = did_you_mean(key, known)
+    keys = f"the settings are {', '.join(known)}"
+    return ValueError(f"--trace-config: unknown setting in '{entry}'; {near or keys}")
 
 
 def _inherited(environment: Mapping[str, str]) -> dict[str, str]:

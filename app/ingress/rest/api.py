@@ -21,8 +21,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from app.core.errors import InferError, shortened
+from app.core.hints import hinted
 from app.ingress.access.caller import recorded
 from app.ingress.access.guard import Ask
+from app.ingress.rest.path_hints import method_hint, path_hint
 from app.ingress.rest.schemas import Error
 from app.protocol.http.v2 import encode_error
 from app.protocol.restrictions import Category
@@ -141,13 +143,17 @@ class RestApi(FastAPI):
 
     Args:
         described: routes of the document that are served elsewhere.
+
+    Attributes:
+        metrics_port: see `build_rest_api`.
     """
 
     def __init__(self, described: Sequence[RestRoute] = ()) -> None:
         # No routes of FastAPI's own: each of ours is registered with its category.
         super().__init__(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         self._described = described
-        self.add_exception_handler(HTTPException, _answer_http_error)
+        self.metrics_port = 0
+        self.add_exception_handler(HTTPException, self._answer_http_error)
         self.add_exception_handler(InferError, _answer_error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,6 +176,21 @@ class RestApi(FastAPI):
                 found = found or route.ask(method, path)  # answered by 405, but not to everybody
         return found
 
+    async def _answer_http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request.scope["path"]
+        hint = ""
+        if error.status_code == 404:
+            slash = path.endswith("/") and self._methods(path[:-1])
+            hint = "without the slash at its end" if slash else path_hint(path, self.metrics_port)
+        elif error.status_code == 405:
+            hint = method_hint(self._methods(path))
+        return Response(encode_error(hinted(error.detail, hint)), error.status_code, media_type=_JSON)
+
+    def _methods(self, path: str) -> list[str]:
+        routes = [route for route in (*self.routes, *self._described) if isinstance(route, RestRoute)]
+        return sorted({route.method for route in routes if route.path_regex.match(path)})
+
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
         if not self.openapi_schema:
@@ -183,11 +204,6 @@ class RestApi(FastAPI):
             document["components"]["schemas"] |= models["$defs"]
             self.openapi_schema = document
         return self.openapi_schema
-
-
-async def _answer_http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return Response(encode_error(error.detail), error.status_code, media_type=_JSON)
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:

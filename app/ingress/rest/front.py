@@ -8,11 +8,12 @@ from typing import Final
 from urllib.parse import unquote
 
 from app.core.errors import InferError
+from app.core.hints import hinted
 from app.core.observability.live_settings import LiveSettings
 from app.ingress.access.guard import Ask, Guard
 from app.ingress.access.http import guarded_route
 from app.ingress.http1.asgi import AsgiRoute
-from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, FixedRoute, Route
+from app.ingress.http1.exchange import FixedRoute, Route
 from app.ingress.http1.server import HttpServer
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.rest.context import RouteContext
@@ -20,6 +21,7 @@ from app.ingress.rest.generate import GenerateRoute
 from app.ingress.rest.infer import InferRoute
 from app.ingress.rest.known_requests import known_requests
 from app.ingress.rest.management import build_rest_api
+from app.ingress.rest.path_hints import method_hint
 from app.ingress.service.interface import InferenceService, is_ready
 from app.ingress.tracing.observer import Observer
 from app.protocol.http.http1 import RequestHead
@@ -32,6 +34,12 @@ _MODEL_PATH: Final = re.compile(r"(/v2/(?:models|repository/(?:[^/]+/)?models)/)
 _DEFAULTS: Final = HttpSettings()
 FindRoute = Callable[[RouteContext, RequestHead], tuple[Ask, Route] | None]
 """Returns what a request asks for, and its route; None for a request of another protocol."""
+_NO_INFERENCE: Final = {
+    verb: FixedRoute(
+        405, JSON_HEADERS, encode_error(hinted("Method Not Allowed", method_hint(["POST"], verb)))
+    )
+    for verb in ("infer", "generate", "generate_stream")
+}
 _NOT_FOUND: Final = FixedRoute(404, JSON_HEADERS, encode_error("Not Found"))
 
 
@@ -148,7 +156,7 @@ class HttpFront:
         if match is None:
             return self._management_route(head)
         if head.method != "POST":
-            return METHOD_NOT_ALLOWED
+            return _NO_INFERENCE[match[3]]
         model, version, verb = match[1], match[2] or "", match[3]
         if verb == "infer":
             return InferRoute(self._context, head, model, version)

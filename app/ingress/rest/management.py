@@ -50,6 +50,7 @@ def build_rest_api(
     add_shared_memory_routes(api, service, bodies)
     add_documentation(api)
     add_home(api, metrics_port)
+    api.metrics_port = metrics_port
     return api
 
 

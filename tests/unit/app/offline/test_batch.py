@@ -222,7 +222,9 @@ def test_models_are_loaded_once_without_their_dynamic_batching(tmp_path: Path, m
         (["--keep", "z"], "there is no column 'z' to keep: IN, row"),
         (["--batch-size", "5"], "model 'double' takes 4 rows at once"),
         (["--format", "files", "--input", "nowhere"], "there is no file at 'nowhere'"),
-        (["--model", "absent"], "failed to load 'absent'"),
+        (["--model", "xyz"], "models: It has: 'double', 'words'"),
+        (["--model", "duble"], "there is no model 'duble' in"),
+        (["--model", "duble"], "did you mean 'double'? It has: 'double', 'words'"),
         (["--model", "words"], "model 'words' has any number of responses to a row"),
     ],
 )

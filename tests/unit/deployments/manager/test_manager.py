@@ -8,6 +8,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError, internal
 from app.routing.table import ModelState, decode_table
+from tests.hints import hint, tritons
 from tests.unit.deployments.manager.manager_bench import (
     Bench,
     load,
@@ -139,7 +140,9 @@ async def test_loads_are_refused_outside_explicit_mode(
         with pytest.raises(InferError) as caught:
             await work
         assert caught.value.code is ErrorCode.UNAVAILABLE
-        assert caught.value.message == "explicit model load / unload is not allowed if polling is enabled"
+        text = "explicit model load / unload is not allowed if polling is enabled"
+        assert tritons(caught.value.message) == text
+        assert "--model-control-mode=none; it loads on request with =explicit" in hint(caught.value.message)
     assert caplog.text.count("needs --model-control-mode=explicit") == 2
 
 

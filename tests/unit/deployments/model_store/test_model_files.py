@@ -193,3 +193,29 @@ def test_check_paths_without_versions(repository: Path) -> None:
 def add_python(entry: ModelEntry) -> ModelEntry:
     (entry.directory / "config.pbtxt").write_text('backend: "python"')
     return entry
+
+
+BODY = 'backend: "python" input { name: "I" data_type: TYPE_FP32 dims: 1 }'
+
+
+def test_files_of_an_editor_of_windows_are_read(repository: Path) -> None:
+    entry = labelled(repository, "labels.txt", {"labels.txt": "\ufeffcat\r\ndog\r\n"})
+    path = entry.directory / "config.pbtxt"
+    path.write_text("\ufeff# Windows\r\n" + path.read_text().replace("\n", "\r\n"), encoding="utf-8")
+    assert read_labels(entry, read_config(entry)) == {"O": ("cat", "dog")}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('name: "${model_name}"\n' + BODY, "put a value in place of '${...}'"),
+        ("max_batch_size: ${max_batch_size}\n" + BODY, "put a value in place of '${...}'"),
+        (BODY + "\ninstance_group [ { count: ${count} } ]", "put a value in place of '${...}'"),
+        ('// my model\nname: "m"\n' + BODY, "a comment begins with '#', not with '//'"),
+        ('name: "m"  # fine\n  // not fine\n' + BODY, "line 2, column 3: a comment begins with '#'"),
+        ('/* my model */ name: "m"\n' + BODY, "a comment begins with '#'"),
+    ],
+)
+def test_configurations_written_for_another_program_say_so(repository: Path, text: str, words: str) -> None:
+    add(repository, "m", {"config.pbtxt": text, "1/model.py": ""})
+    assert words in refusal(entry_of(repository)).message

@@ -296,10 +296,21 @@ def test_sequence_batching(text: str, message: str) -> None:
     assert refusal(f"{BASE}sequence_batching {{ {text} }}") == message
 
 
+NO_GPU = (
+    "Hint: the server has no GPU that it may use: write KIND_CPU, or KIND_AUTO for a GPU where there is one"
+)
+
+
 @pytest.mark.parametrize(
     ("group", "gpus", "message"),
     [
-        ("kind: KIND_GPU", (), "has kind KIND_GPU but no GPUs are available"),
+        ("kind: KIND_GPU", (), f"has kind KIND_GPU but no GPUs are available {NO_GPU}"),
+        (
+            "kind: KIND_GPU gpus: 0",
+            (),
+            "specifies invalid or unsupported gpu id 0. GPUs with at least the minimum required CUDA compute "
+            f"compatibility of 6.000000 are: none {NO_GPU}",
+        ),
         ("kind: KIND_CPU gpus: 0", (), "has kind KIND_CPU but specifies one or more GPUs"),
         ("kind: KIND_MODEL gpus: 0", (), "has kind KIND_MODEL but specifies one or more GPUs"),
         (

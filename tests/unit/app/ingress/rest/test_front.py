@@ -11,8 +11,19 @@ import tritonclient.http as client
 from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferResponse
 from app.ingress.metrics.front import MetricsFront
+from app.ingress.rest.front import HttpFront
+from tests.hints import hint, tritons
 from tests.unit.app.http_fakes import FakeService
-from tests.unit.app.ingress.http_peer import INFER, Peer, Run, binary_infer, fronted, json_infer, request
+from tests.unit.app.ingress.http_peer import (
+    INFER,
+    Peer,
+    Run,
+    binary_infer,
+    fronted,
+    infer_document,
+    json_infer,
+    request,
+)
 from tests.waiting import until
 
 
@@ -109,7 +120,8 @@ def test_unknown_paths_and_methods(run: Run) -> None:
             peer = await front.connect()
             for method, path, status, message in ROUTES:
                 found, headers, body = await peer.ask(request(path, method=method))
-                assert (path, found, json.loads(body)) == (path, status, {"error": message})
+                text = json.loads(body)["error"]
+                assert (path, found, tritons(text)) == (path, status, message)
                 assert headers["content-type"] == "application/json"
             await peer.send(request("/v2", method="HEAD"))
             assert (await peer.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 405")
@@ -133,6 +145,54 @@ def test_percent_encoded_names_of_models(run: Run) -> None:
             for written, shown in [("%E6%A8%A1", "模"), ("%FF", "%FF"), ("a%0Ab", "a%0Ab"), ("%", "%")]:
                 _, _, body = await peer.ask(request(f"/v2/models/{written}", method="GET"))
                 assert json.loads(body)["error"] == f"Request for unknown model: '{shown}' is not found"
+
+    run(scenario())
+
+
+HINTS = [
+    ("GET", "/metrics", "metrics are at port 8002, path /metrics"),
+    ("GET", "/v2/health/live/", "without the slash at its end"),
+    ("POST", INFER + "/", "without the slash at its end"),
+    ("GET", "/health", "/v2/health/ready"),
+    ("GET", "/healthz", "/v2/health/ready"),
+    ("GET", "/v2/health", "/v2/health/ready"),
+    ("POST", "/v1/models/identity:predict", "--allow-tfserving"),
+    ("POST", "/v1/chat/completions", "/v2/models/<model>/generate"),
+    ("POST", "/predictions/identity", "--allow-torchserve"),
+    ("POST", "/v2/models/identity/predict", "POST /v2/models/<model>/infer"),
+    ("GET", "/models", "models are at /v2/models"),
+    ("GET", "/v2/repository", "POST /v2/repository/index"),
+    ("GET", "/v2/repository/index", "takes POST"),
+    ("GET", INFER, "infer takes POST; GET /v2/models/<model> describes the inputs"),
+    ("POST", "/v2/health/live", "takes GET"),
+]
+
+
+def test_paths_that_newcomers_try_say_where_it_is(run: Run) -> None:
+    async def scenario() -> None:
+        front = HttpFront(FakeService(), metrics_port=8002)
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", await front.start("127.0.0.1", 0)))
+        for method, path, words in HINTS:
+            status, _, body = await peer.ask(request(path, b"{}" if method == "POST" else b"", method=method))
+            assert status in (404, 405)
+            assert words in hint(json.loads(body)["error"]), path
+        peer.close()
+        await front.stop(1)
+
+    run(scenario())
+
+
+def test_a_misspelt_input_is_told_before_its_data(run: Run) -> None:
+    async def scenario() -> None:
+        async with fronted() as front:
+            document = infer_document([1, 2])
+            document["inputs"][0] |= {"name": "INPUTO", "shape": [1, 5]}
+            asked = request(INFER, json.dumps(document).encode())
+            status, _, answer = await (await front.connect()).ask(asked)
+            text = json.loads(answer)["error"]
+            assert status == 400
+            assert tritons(text) == "unexpected inference input 'INPUTO' for model 'identity'"
+            assert "did you mean 'INPUT0'?" in hint(text)
 
     run(scenario())
 
