@@ -7,10 +7,10 @@ import contextlib
 import json
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from nereid_client import retry
 from nereid_client.datatypes import Array, encode
@@ -18,9 +18,10 @@ from nereid_client.errors import DeadlineExceeded, InputError, ServerError, Unav
 from nereid_client.messages import Input, Output, Parameter, Request, Response, on_host
 from nereid_client.pool import AsyncPool, Lease, placed_arrays, read_size, through
 from nereid_client.result import Result
-from nereid_client.signature import Signature, read_signature
+from nereid_client.signature import Signature, by_name, read_signature
 from nereid_client.transport import Tls, Transport
 
+T = TypeVar("T")
 _TIMEOUT: Final = 60.0
 _POLL: Final = 0.2
 _INDEX_FIELDS: Final = ("name", "version", "state", "reason")
@@ -77,6 +78,9 @@ class AsyncServer:
         self._url, self._options = url, Options(**options)
         self.transport = _transport(url, sent, tls or Tls())
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._url}>"
+
     async def __aenter__(self) -> AsyncServer:
         return self
 
@@ -89,11 +93,16 @@ class AsyncServer:
 
     async def live(self) -> bool:
         """Return whether the server runs; False if it cannot be reached."""
-        return await _asked(self.transport.live(self._options.timeout))
+        return await self._asked(self.transport.live(self._options.timeout))
 
     async def ready(self, model: str = "", version: str = "") -> bool:
         """Return whether the server, or a model, is ready; False if the server cannot be reached."""
-        return await _asked(self.transport.ready(model, version, self._options.timeout))
+        return await self._asked(self.transport.ready(model, version, self._options.timeout))
+
+    async def _asked(self, answer: Awaitable[bool]) -> bool:
+        found = await _asked(answer)
+        self.transport.contact.made |= found
+        return found
 
     async def wait_ready(self, model: str = "", version: str = "", timeout: float = _TIMEOUT) -> None:
         """Wait until the server, or a model, is ready.
@@ -110,7 +119,10 @@ class AsyncServer:
 
     async def metadata(self) -> Mapping[str, Any]:
         """Return the server's name, version and extensions."""
-        return await retry.repeated(self.transport.describe, self._options.timeout, self._options.retry)
+        options = self._options
+        return await retry.repeated(
+            self.transport.describe, options.timeout, options.retry, self.transport.contact
+        )
 
     async def statistics(self, model: str, version: str = "") -> Sequence[Mapping[str, Any]]:
         """Return what the server has counted of a model, of each version, as the JSON of the protocol."""
@@ -176,6 +188,14 @@ class AsyncModel:
         self._hedger = retry.Hedger()
         self._pool: AsyncPool | None = None
 
+    def __repr__(self) -> str:
+        version = f" version {self.version}" if self.version else ""
+        known, takes = self._signature, ""
+        if known is not None and known.done() and not known.cancelled() and known.exception() is None:
+            takes = f": {known.result()}"
+        where = self._transport.contact.url
+        return f"<{type(self).__name__} {self.name}{version} of {where}{takes}>"
+
     def options(self, **options: Any) -> AsyncModel:
         """Return the same model, called with other `Options`."""
         return self._copied(_options=replace(self._options, **options))
@@ -201,13 +221,17 @@ class AsyncModel:
         async def attempt(left: float) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             return await self._transport.describe_model(self.name, self.version, left)
 
-        return await retry.repeated(attempt, self._options.timeout, self._options.retry)
+        return await self._repeated(attempt)
+
+    async def _repeated(self, attempt: retry.Attempt[T]) -> T:
+        options = self._options
+        return await retry.repeated(attempt, options.timeout, options.retry, self._transport.contact)
 
     async def _read_signature(self) -> Signature:
         return read_signature(*await self.described())
 
     async def __call__(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> Result:
-        return await self._infer({**(inputs or {}), **named}, {})
+        return await self._infer(by_name(inputs, named), {})
 
     async def map(self, values: Iterable[Mapping[str, Any]], concurrency: int = 64) -> AsyncIterator[Result]:
         """Yield the results of many calls in the order of their inputs, so many of them at once."""
@@ -225,8 +249,9 @@ class AsyncModel:
 
     async def stream(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> AsyncIterator[Result]:
         """Yield the responses of a decoupled model. It is sent once: a response may have been used."""
+        values = by_name(inputs, named)
         signature = await self.signature()
-        request, _ = self._request(signature, {**(inputs or {}), **named}, {})
+        request, _ = self._request(signature, values, {})
         async for response in self._transport.stream(on_host(request), self._options.timeout):
             arrays = {name: signature.typed(name, array) for name, array in response.arrays.items()}
             yield Result(response, arrays, False)
@@ -274,7 +299,7 @@ class AsyncModel:
             return await self._hedger.run(once, left)
 
         hedged = self._options.hedge and self._pool is None  # two answers must not share a slot
-        return await retry.repeated(attempt if hedged else once, self._options.timeout, self._options.retry)
+        return await self._repeated(attempt if hedged else once)
 
     async def _through(
         self, pool: AsyncPool, lease: Lease, request: Request, signature: Signature
@@ -327,7 +352,7 @@ class AsyncSequence:
     ) -> Result:
         if self._ended:
             raise InputError("the sequence has ended")
-        return await self._step({**(inputs or {}), **named}, last)
+        return await self._step(by_name(inputs, named), last)
 
     async def _step(self, values: Mapping[str, Any], last: bool) -> Result:
         first, self._last, self._ended = self._last is None, values, last
@@ -336,7 +361,7 @@ class AsyncSequence:
         )
 
 
-async def _asked(answer: Any) -> bool:
+async def _asked(answer: Awaitable[bool]) -> bool:
     try:
         return bool(await answer)
     except (Unavailable, DeadlineExceeded):

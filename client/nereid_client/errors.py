@@ -42,6 +42,10 @@ class Unavailable(ServerError):
     """The server cannot be reached, or cannot answer now. Calls that may be repeated were repeated."""
 
 
+class Unreachable(Unavailable):
+    """No connection to the server came about."""
+
+
 class DeadlineExceeded(ServerError):
     """There was no answer in time."""
 

@@ -13,12 +13,19 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2 as pb
 
 from nereid_client.datatypes import decode
-from nereid_client.errors import ServerError, server_error
+from nereid_client.errors import ServerError, Unreachable, server_error
 from nereid_client.messages import Input, Output, Parameter, Request, Response, Slice
+from nereid_client.retry import FIRST_CONTACT, Contact
 from nereid_client.transport import Tls
 
+_NO_CONNECTION: Final = ("failed to connect", "errors resolving", "DNS resolution failed")
+"""How the details of a call begin for which no connection came about."""
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-_OPTIONS: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.min_reconnect_backoff_ms", int(FIRST_CONTACT * 1000)),  # which bounds an attempt to connect, too
+]
 
 
 class GrpcTransport:
@@ -33,6 +40,7 @@ class GrpcTransport:
     def __init__(self, url: str, headers: Mapping[str, str], tls: Tls) -> None:
         parts = urlsplit(url)
         self._metadata = [(name.lower(), value) for name, value in headers.items()]
+        self.contact = Contact(url)
         if parts.scheme == "grpcs":
             self._channel = grpc.aio.secure_channel(parts.netloc, _credentials(tls), _OPTIONS)
         else:
@@ -188,7 +196,10 @@ def _error(error: grpc.aio.AioRpcError) -> ServerError:
         retry_after = float(trailing.get("retry-after", 0))
     except (TypeError, ValueError):
         retry_after = 0.0
-    return server_error(error.code().name, error.details() or "", retry_after)
+    details = error.details() or ""
+    if details.startswith(_NO_CONNECTION):
+        return Unreachable(error.code().name, details, retry_after)
+    return server_error(error.code().name, details, retry_after)
 
 
 def encode_request(request: Request) -> bytes:

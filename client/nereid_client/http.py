@@ -14,8 +14,9 @@ import aiohttp
 import numpy as np
 
 from nereid_client.datatypes import Array, decode, to_array
-from nereid_client.errors import DeadlineExceeded, ServerError, Unavailable, http_error
+from nereid_client.errors import DeadlineExceeded, ServerError, Unavailable, Unreachable, http_error
 from nereid_client.messages import Input, Output, Request, Response, Slice
+from nereid_client.retry import FIRST_CONTACT, Contact
 from nereid_client.transport import Tls
 
 _JSON_SIZE: Final = "Inference-Header-Content-Length"
@@ -47,6 +48,7 @@ class HttpTransport:
 
     def __init__(self, url: str, headers: Mapping[str, str], tls: Tls) -> None:
         self._url = url.rstrip("/")
+        self.contact = Contact(url)
         ssl = tls.context() if url.startswith("https:") else True
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=ssl),
@@ -88,7 +90,7 @@ class HttpTransport:
     async def stream(self, request: Request, timeout: float) -> AsyncIterator[Response]:
         """Yield the responses; the extension for it knows no binary data, so tensors go as JSON."""
         sent = encode_stream(request)
-        limit = aiohttp.ClientTimeout(timeout)
+        limit = _limit(timeout)
         url = self._url + sent.path
         async with (
             _errors(),
@@ -149,12 +151,16 @@ class HttpTransport:
     async def _call(
         self, method: str, path: str, timeout: float, **body: Any
     ) -> tuple[int, Mapping[str, str], bytes]:
-        limit = aiohttp.ClientTimeout(timeout)
+        limit = _limit(timeout)
         async with (
             _errors(),
             self._session.request(method, self._url + path, timeout=limit, **body) as answer,
         ):
             return answer.status, answer.headers, await answer.read()
+
+
+def _limit(timeout: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(timeout, sock_connect=min(timeout, FIRST_CONTACT))
 
 
 class _errors:
@@ -164,6 +170,8 @@ class _errors:
         return None
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            raise Unreachable("UNAVAILABLE", str(error)) from None
         if isinstance(error, TimeoutError):
             raise DeadlineExceeded("DEADLINE_EXCEEDED", "there was no answer in time") from None
         if isinstance(error, aiohttp.ClientError | OSError):
@@ -184,7 +192,7 @@ def _failure(error: Exception) -> ServerError:
         reason = cause.strerror or str(cause)
         if cause.errno and not isinstance(cause, socket.gaierror):  # whose numbers are others
             reason = os.strerror(cause.errno)
-        return Unavailable("UNAVAILABLE", f"cannot connect to {error.host}:{error.port}: {reason}")
+        return Unreachable("UNAVAILABLE", f"cannot connect to {error.host}:{error.port}: {reason}")
     if isinstance(error, aiohttp.ClientResponseError):
         where = f"{error.request_info.url.host}:{error.request_info.url.port}"
         return ServerError("UNAVAILABLE", f"{where} does not answer by HTTP/1.1: is it a port of gRPC?")

@@ -10,12 +10,14 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final, TypeVar
 
-from nereid_client.errors import DeadlineExceeded, Unavailable
+from nereid_client.errors import DeadlineExceeded, Unavailable, Unreachable
 
 T = TypeVar("T")
 Attempt = Callable[[float], Awaitable[T]]
 """Sends a call, given the seconds that are left."""
 
+FIRST_CONTACT: Final = 5.0
+"""Seconds for which a server is tried that was never reached."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 _LAST: Final = 100
@@ -25,26 +27,50 @@ _EXTRA: Final = 0.05
 """Share of calls that may be sent twice for being late."""
 
 
-async def repeated(attempt: Attempt[T], timeout: float, repeat: bool) -> T:
+class Contact:
+    """Whether a server was ever there. If not, its address is more likely wrong than that it restarts."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.made = False
+
+    def explained(self, error: Unreachable) -> Unreachable:
+        """Return the error of a connection that did not come about; it says more if there was never one."""
+        if self.made:
+            return error
+        told = f"nothing answers at {self.url}: is that the address?"
+        waits = "wait_ready() waits for a server that starts"
+        return Unreachable(error.code, f"{error.message} ({told} {waits})")
+
+
+async def repeated(attempt: Attempt[T], timeout: float, repeat: bool, contact: Contact) -> T:
     """Return the answer of the first attempt that has one.
 
     An attempt that finds the server unavailable is followed by another one, after a pause that grows and is
-    drawn by chance, or that the server asks for; as long as the time lasts.
+    drawn by chance, or that the server asks for; as long as the time lasts, or for a few seconds where the
+    server was never reached.
 
     Raises:
         ServerError: of the last attempt.
     """
-    end, pause = monotonic() + timeout, _FIRST_PAUSE
+    begun, pause = monotonic(), _FIRST_PAUSE
+    end = begun + timeout
     while True:
         left = end - monotonic()
         if left <= 0:
             raise DeadlineExceeded("DEADLINE_EXCEEDED", "there was no answer in time")
         try:
-            return await attempt(left)
+            answer = await attempt(left)
+            contact.made = True
+            return answer
+        except Unreachable as error:
+            unavailable = contact.explained(error)
+            last = end if contact.made else min(end, begun + FIRST_CONTACT)
         except Unavailable as error:
-            wait = max(error.retry_after, random.uniform(pause / 2, pause))
-            if not repeat or monotonic() + wait >= end:
-                raise
+            contact.made, unavailable, last = True, error, end
+        wait = max(unavailable.retry_after, random.uniform(pause / 2, pause))
+        if not repeat or monotonic() + wait >= last:
+            raise unavailable
         await asyncio.sleep(wait)
         pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -43,6 +43,10 @@ class Signature:
     batched: bool = False
     decoupled: bool = False
 
+    def __str__(self) -> str:
+        inputs, outputs = (", ".join(map(str, side.values())) for side in (self.inputs, self.outputs))
+        return f"{inputs} -> {outputs}"
+
     def arrays(self, values: Mapping[str, Any]) -> tuple[dict[str, Array], bool]:
         """Return the values as arrays of the model's shapes, and whether a batch dimension was added.
 
@@ -100,6 +104,22 @@ class Signature:
         if not fits:
             raise InputError(f"input {spec} cannot take an array of shape {list(array.shape)}")
         return shaped
+
+
+def by_name(inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a call by the names of their inputs.
+
+    Raises:
+        InputError: a value was given without a name.
+    """
+    if inputs is None:
+        return dict(named)
+    if not isinstance(inputs, Mapping):
+        raise InputError(
+            "values are given by the names of the model's inputs, model(NAME=...) or model({'NAME': ...}), "
+            f"not {type(inputs).__name__} alone; model.signature() has the names"
+        )
+    return {**inputs, **named}
 
 
 def read_signature(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> Signature:

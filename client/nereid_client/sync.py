@@ -87,6 +87,9 @@ class Server:
     ) -> None:
         self._server = _wait(_made(url, {"token": token, "headers": headers, "tls": tls, **options}))
 
+    def __repr__(self) -> str:
+        return repr(self._server).replace("AsyncServer", "Server", 1)
+
     def __enter__(self) -> Server:
         return self
 
@@ -166,6 +169,9 @@ class Model:
     def __init__(self, model: AsyncModel) -> None:
         self._model = model
         self.name, self.version = model.name, model.version
+
+    def __repr__(self) -> str:
+        return repr(self._model).replace("AsyncModel", "Model", 1)
 
     def options(self, **options: Any) -> Model:
         """Return the same model, called with other `Options`."""

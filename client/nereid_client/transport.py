@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nereid_client.messages import Request, Response
+from nereid_client.retry import Contact
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Transport(Protocol):
 
     Attributes:
         closing: closes the connections, and does not refer to the transport.
+        contact: whether the server was ever there.
 
     Raises, from each call:
         ServerError: the answer is an error; Unavailable and DeadlineExceeded are kinds of it.
@@ -39,6 +41,9 @@ class Transport(Protocol):
 
     @property
     def closing(self) -> Callable[[], Coroutine[Any, Any, None]]: ...
+
+    @property
+    def contact(self) -> Contact: ...
 
     async def close(self) -> None:
         """Close the connections."""

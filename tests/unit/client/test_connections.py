@@ -3,13 +3,16 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from nereid_client import Server, ServerError, Unavailable, connect
+from nereid_client import InputError, Server, ServerError, Unavailable, connect, retry
+from nereid_client.errors import Unreachable
 from tests.certificates import Authority
 from tests.server import ROOT, free_port
 from tests.unit.app.engine.repositories import FP32, add_model
@@ -32,9 +35,57 @@ def refusal(url: str) -> ServerError:
 
 def test_closed_port_is_told_in_a_sentence() -> None:
     port = free_port()
-    with connect(f"http://localhost:{port}", timeout=1) as server, pytest.raises(Unavailable) as found:
+    url = f"http://localhost:{port}"
+    with connect(url, timeout=1) as server, pytest.raises(Unavailable) as found:
         server.metadata()
-    assert found.value.message == f"cannot connect to localhost:{port}: Connection refused"
+    assert found.value.message.startswith(f"cannot connect to localhost:{port}: Connection refused (")
+    assert f"nothing answers at {url}: is that the address?" in found.value.message
+
+
+@pytest.mark.parametrize("url", ["http://localhost:{}", "grpc://localhost:{}", "http://nobody.invalid:{}"])
+def test_wrong_address_is_told_within_seconds(url: str) -> None:
+    address = url.format(free_port())
+    began = time.monotonic()
+    with connect(address) as server, pytest.raises(Unavailable) as found:
+        server.model("double")(IN=[1, 2])
+    assert time.monotonic() - began < 15, "a call has a minute"
+    assert f"nothing answers at {address}: is that the address?" in found.value.message
+
+
+async def test_server_that_was_there_is_tried_for_the_time_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_CONTACT", 0.0)
+    attempts = iter([Unreachable("UNAVAILABLE", "no"), Unreachable("UNAVAILABLE", "no"), None])
+
+    async def attempt(left: float) -> str:
+        if error := next(attempts):
+            raise error
+        return "there"
+
+    contact = retry.Contact("http://x")
+    contact.made = True
+    assert await retry.repeated(attempt, 30.0, True, contact) == "there"
+
+
+def test_what_is_there_shows_itself(addresses: Addresses) -> None:
+    with connect(addresses.http) as server:
+        model = server.model("double")
+        assert repr(server) == f"<Server {addresses.http}>"
+        assert repr(model) == f"<Model double of {addresses.http}>"
+        model(IN=[1, 2])
+        assert repr(model) == f"<Model double of {addresses.http}: IN FP32[2] -> OUT FP32[2]>"
+        assert repr(server.model("double", 3)) == f"<Model double version 3 of {addresses.http}>"
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], np.array([1, 2], np.float32), 1.0, "text"])
+def test_value_without_the_name_of_an_input_is_told(addresses: Addresses, value: Any) -> None:
+    with connect(addresses.http) as server:
+        model = server.model("double")
+        for call in (model, model.submit, model.sequence()):
+            with pytest.raises(InputError, match=r"model\(NAME=\.\.\.\)"):
+                outcome = call(value)
+                outcome.result()
+        with pytest.raises(InputError, match="by the names of the model's inputs"):
+            list(model.stream(value))
 
 
 def test_name_that_nobody_has_is_told_in_a_sentence() -> None:
@@ -48,7 +99,13 @@ def test_port_of_grpc_is_told_at_once(addresses: Addresses) -> None:
     host = addresses.grpc.removeprefix("grpc://")
     failure = refusal(f"http://{host}")
     assert not isinstance(failure, Unavailable), "it would be asked again"
-    assert failure.message == f"{host} does not answer by HTTP/1.1: is it a port of gRPC?"
+    assert "gRPC port: HTTP is at port" in failure.message
+
+
+def test_port_of_http_is_told_at_once(addresses: Addresses) -> None:
+    failure = refusal(f"grpc://{addresses.http.removeprefix('http://')}")
+    assert (failure.code, type(failure)) == ("UNIMPLEMENTED", ServerError)
+    assert "HTTP port: gRPC is at port" in failure.message
 
 
 def test_port_without_tls_is_told_at_once(addresses: Addresses) -> None:

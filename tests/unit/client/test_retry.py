@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from nereid_client import AsyncServer, DeadlineExceeded, ServerError, Unavailable, retry
-from nereid_client.retry import Hedger, repeated
+from nereid_client.retry import Contact, Hedger, repeated
 
 METADATA = {
     "name": "m",
@@ -177,7 +177,7 @@ async def test_all_attempts_share_one_deadline(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(retry, "monotonic", lambda: now)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(Unavailable, match="too busy"):
-        await repeated(attempt, 1.0, True)
+        await repeated(attempt, 1.0, True, Contact("http://x"))
     assert lefts[0] == 1.0 and lefts == sorted(lefts, reverse=True)
     assert len(lefts) > 3 and now <= 101.0
 
@@ -216,7 +216,7 @@ async def test_the_server_says_how_long_to_wait() -> None:
         raise Unavailable("UNAVAILABLE", "later", retry_after=9)
 
     with pytest.raises(Unavailable, match="later"):
-        await repeated(attempt, 5, True)
+        await repeated(attempt, 5, True, Contact("http://x"))
     assert next(attempts) == 1
 
 
