@@ -35,11 +35,13 @@ class Api(NamedTuple):
         url: its address; "" if it is not known.
         token: of the client; "" without one.
         own: whether the server is this user's own on this machine: its certificate need not be trusted.
+        ca: file of the authority that has signed the server's certificate; "" for those of the system.
     """
 
     url: str
     token: str = ""
     own: bool = True
+    ca: str = ""
 
     def ask(self, method: str, path: str, body: bytes | None = None, timeout_s: float = 5.0) -> bytes:
         """Return the body of an answer.
@@ -59,10 +61,16 @@ class Api(NamedTuple):
                 raise Unanswered(_refusal(error)) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)  # of an error of urllib
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                said = f"its certificate is refused ({reason.verify_message}); --ca-file names one"
+                raise Unanswered(said) from None
             raise Unanswered(getattr(reason, "strerror", "") or str(reason)) from None
 
     def _opener(self) -> urllib.request.OpenerDirector:
-        context = ssl.create_default_context()
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+        except (OSError, ssl.SSLError) as error:
+            raise Unanswered(f"{self.ca}: {error.strerror or error}") from None
         if self.own:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         https = urllib.request.HTTPSHandler(context=context)

@@ -64,7 +64,7 @@ async def repeated(attempt: Attempt[T], timeout: float, repeat: bool, contact: C
             contact.made = True
             return answer
         except Unreachable as error:
-            unavailable = contact.explained(error)
+            unavailable: Unavailable = contact.explained(error)
             last = end if contact.made else min(end, begun + FIRST_CONTACT)
         except Unavailable as error:
             contact.made, unavailable, last = True, error, end

@@ -92,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("model", metavar="MODEL")
         _add_options(name, command)
         command.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")
+        text = "certificate, in PEM, of the authority that has signed the server's; by default the system's"
+        command.add_argument("--ca-file", metavar="FILE", dest="ca", default="", help=text)
         add_pid(command)
         add_token(command)
     return parser
@@ -128,7 +130,7 @@ def _fields(path: str) -> dict[str, Any]:
 def _api(options: argparse.Namespace) -> Api | None:
     """Return the server to ask; print why there is none."""
     if options.server:
-        return Api(options.server.rstrip("/"), given_token(options), own=False)
+        return Api(options.server.rstrip("/"), given_token(options), own=False, ca=options.ca)
     record = find_server(options.pid)
     return None if record is None else api_of(record, options)
 

@@ -80,10 +80,9 @@ def test_what_is_there_shows_itself(addresses: Addresses) -> None:
 def test_value_without_the_name_of_an_input_is_told(addresses: Addresses, value: Any) -> None:
     with connect(addresses.http) as server:
         model = server.model("double")
-        for call in (model, model.submit, model.sequence()):
+        for call in (model, lambda given: model.submit(given).result(), model.sequence()):
             with pytest.raises(InputError, match=r"model\(NAME=\.\.\.\)"):
-                outcome = call(value)
-                outcome.result()
+                call(value)
         with pytest.raises(InputError, match="by the names of the model's inputs"):
             list(model.stream(value))
 

@@ -3,6 +3,7 @@
 import http.server
 import json
 import re
+import ssl
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -18,6 +19,7 @@ from app.commands.rollout.text import comparison, duration, line, screen
 from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 from app.protocol.rollout import status_fields
+from tests.certificates import Authority
 from tests.unit.app.rollout_fakes import STARTED, rollout
 
 DONE = RolloutState.DONE
@@ -30,6 +32,7 @@ class Server:
         self.answers = list(answers)
         self.asked: list[tuple[str, str, Any, str]] = []
         self.url = ""
+        self.listening: Any = None
 
     def answer(self) -> tuple[int, bytes]:
         found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -60,6 +63,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
         threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+        state.listening = listening
         state.url = f"http://127.0.0.1:{listening.server_port}"
         yield state
         listening.shutdown()
@@ -173,6 +177,21 @@ def test_the_token_of_a_file_is_sent_or_that_of_the_environment(
     monkeypatch.setenv("NEREID_TOKEN", "other")
     run(server, "status", "m")
     assert [asked[3] for asked in server.asked] == ["Bearer secret", "Bearer other"]
+
+
+def test_a_certificate_of_ones_own_authority_is_named_by_a_flag(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("server"))
+    server.listening.socket = context.wrap_socket(server.listening.socket, server_side=True)
+    server.url = server.url.replace("http:", "https:")
+    assert run(server, "status", "m") == 1
+    assert "--ca-file" in capsys.readouterr().err
+    assert run(server, "status", "m", f"--ca-file={authority.root}") == 0
+    assert run(server, "status", "m", f"--ca-file={tmp_path}/absent") == 1
+    assert "absent" in capsys.readouterr().err
 
 
 def test_a_refusal_is_one_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from app.protocol.grpc import http2 as h2
 from tests.certificates import Authority, Pair
+from tests.unit.app.ingress.http2.raw_client import decoded
 from tests.unit.app.ingress.running_fronts import WAIT_S, ZEROS, Fronts, Running, infer, refusal, tensor
 from tests.unit.app.ingress.test_fronts_tls import grpc_over_tls, http_over_tls, tls
 
@@ -97,7 +98,7 @@ def test_http2_request_that_is_no_call_has_a_sentence(running: Running) -> None:
                 frames += reader.feed(connection.recv(65536))
         assert frames[0].kind == h2.SETTINGS
         headers, body = (next(f.payload for f in frames if f.kind == kind) for kind in (h2.HEADERS, h2.DATA))
-        assert dict(hpack.Decoder().decode(headers))[":status"] in ("400", "405")
+        assert decoded(headers)[0] in ((":status", "400"), (":status", "405"))
         assert text in body
 
 
