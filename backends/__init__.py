@@ -6,7 +6,7 @@ Importing this package imports no framework; a backend's module is imported when
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, distributions
@@ -21,7 +21,7 @@ from app.core.installation import install_command
 from backends.frameworks import FRAMEWORKS, PACKAGED
 
 if TYPE_CHECKING:
-    from backends.base import Backend
+    from backends.base import Backend, Model
 
 ENTRY_POINT_GROUP: Final = "nereid.backends"
 
@@ -237,6 +237,15 @@ def python_based_file(
 
 def _python_file(name: str, runtime: str) -> Path | None:
     return PACKAGED.get(name) or _PYTHON_RUNTIMES.get((name, runtime))
+
+
+def inspection_of(file: Path) -> "Callable[[Model], None] | None":
+    """Return what checks a model without running it, for a Python-based backend of ours; None for another."""
+    if file not in (*PACKAGED.values(), *_PYTHON_RUNTIMES.values()):
+        return None
+    folder = file.parent.relative_to(Path(__file__).parent.parent)
+    found: Callable[[Model], None] = import_module(".".join((*folder.parts, "inspection"))).inspect
+    return found
 
 
 def executes_python(

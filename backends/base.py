@@ -386,3 +386,11 @@ class Backend(ABC):
             InferError: INVALID_ARG when the file contradicts the configuration.
         """
         return model.config
+
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        """Check a model's files without executing code of them; return whether its load executes none.
+
+        For `nereid check`, which loads the model then. Raises `InferError` as a load does.
+        """
+        return False

@@ -74,9 +74,12 @@ def _architecture(folder: Path, names: Collection[str]) -> Architecture | None:
 
 
 def _members(path: Path) -> frozenset[str]:
+    """Return the names in an archive; none of one that is cut off, in which another may lie whole."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return frozenset(archive.namelist())
+            found = archive.infolist()
+            whole = min((each.header_offset for each in found), default=0) == 0
+            return frozenset(each.filename for each in found if whole)
     except (zipfile.BadZipFile, OSError, ValueError):
         return frozenset()
 
@@ -161,7 +164,7 @@ KINDS: Final = (
         serves="pytorch",
     ),
     Kind(
-        "saved by torch.save, with weights (a state_dict) or pickled classes but no program",
+        "saved by torch.save, or a pickle: weights (a state_dict) or pickled classes, but no program",
         f"export it: {_EXPORTED}; or serve a state_dict as model.pt with the module's code beside it: "
         "a model.py that defines the torch.nn.Module, and 'runtime: \"model.py\"' in config.pbtxt",
         _torch_saved,
@@ -327,7 +330,10 @@ def kind_of(file: ModelFile) -> Kind | None:
 def foreign(file: ModelFile, backend: str) -> str:
     """Return why a built-in backend cannot read a file, by its content alone; "" if nothing says so."""
     kind = kind_of(file._replace(name=""))
-    return _sentence(file, kind) if kind is not None and kind.serves != backend else ""
+    if kind is None or kind.serves == backend:
+        return ""
+    named = kind_of(file) or kind  # a pickle that is called model.pt was meant to be PyTorch's
+    return _sentence(file, kind if named.serves == backend else named)
 
 
 def describe(files: Collection[ModelFile]) -> str:

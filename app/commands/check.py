@@ -4,25 +4,22 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from app.commands.columns import columns
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 
+if TYPE_CHECKING:
+    from app.commands.trial import Verdict
+
 _ABOUT: Final = "Check configurations and files of the models of repositories, without serving them."
 _EXAMPLE: Final = """example: nereid check /path/to/models
 
-Models of ONNX Runtime and PyTorch are loaded, on the CPU; the code of Python models is compiled, not run.
+Models of ONNX Runtime, PyTorch, OpenVINO and trees are loaded, on the CPU, which executes no code of theirs.
+Of others the files are read: Python is compiled, not run; libraries and weights are not loaded.
 The exit status is 0 when every model passes, 1 when one does not, 2 when there is nothing to check."""
-
-
-class Verdict(NamedTuple):
-    """What is known of a model; without a reason it passes."""
-
-    model: str
-    reason: str
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print a list of objects instead of a table")
     parser.add_argument("--backend-directory", help="as of the server")
     parser.add_argument("--model-config-name", help="as of the server")
+    parser.add_argument("--backend-config", action="append", help="as of the server; may be repeated")
     arguments = vars(parser.parse_args(argv))
     as_json, repositories = arguments.pop("json"), arguments.pop("repository")
     try:
@@ -51,24 +49,27 @@ def main(argv: Sequence[str]) -> int:
     return 1 if any(verdict.reason for verdict in verdicts) else 0
 
 
-def check(settings: ServerSettings) -> list[Verdict]:
+def check(settings: ServerSettings) -> "list[Verdict]":
     """Return a verdict for each model of the repositories, by name."""
     from app.commands.trial import Trial
 
-    trial = Trial(settings)
-    return [Verdict(name, trial.fault(name)) for name in trial.models]
+    return Trial(settings).verdicts()
 
 
-def _json(verdicts: Iterable[Verdict]) -> str:
-    found = [{"model": each.model, "ok": not each.reason, "reason": each.reason} for each in verdicts]
+def _json(verdicts: "Iterable[Verdict]") -> str:
+    found = [
+        {"model": each.model, "ok": not each.reason, "reason": each.reason, "warnings": each.warnings}
+        for each in verdicts
+    ]
     return json.dumps(found, indent=2, ensure_ascii=False)
 
 
-def _table(verdicts: Sequence[Verdict]) -> str:
+def _table(verdicts: "Sequence[Verdict]") -> str:
     if not verdicts:
         return "no models"
     failed = [each for each in verdicts if each.reason]
     rows = [("model", "result"), *((each.model, "failed" if each.reason else "ok") for each in verdicts)]
-    reasons = (f"\n{each.model}: {each.reason.strip()}" for each in failed)
+    reasons = [f"\n{each.model}: {each.reason.strip()}" for each in failed]
+    warnings = [f"\n{each.model}: warning: {text}" for each in verdicts for text in each.warnings]
     counted = f"\n{len(verdicts) - len(failed)} of {len(verdicts)} models pass"
-    return "\n".join([columns(rows), *reasons, counted])
+    return "\n".join([columns(rows), *reasons, *warnings, counted])

@@ -1,23 +1,39 @@
 """Loads of models for `nereid check`: as a server would do it, but in this process and on the CPU."""
 
-import ast
 import glob
 import logging
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import ENSEMBLE, normalise
 from app.core.config.validation import validate
-from app.core.errors import InferError, invalid_arg
+from app.core.errors import InferError
+from app.routing.table import IDLE, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
-from backends import executes_python, find_backend, hosted_backend, is_custom, library_file, runs_elsewhere
-from backends.base import Instance, Model
+from backends import find_backend, hosted_backend, python_based_file, runs_elsewhere
+from backends.base import Backend, Instance, Model
+from deployments.environments.prepare import chosen, look
+from deployments.execution.warmup import check_samples, warm_up
 from deployments.manager.catalog import Candidate, Catalog
+from deployments.manager.ensembles import effective
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
 
-_LOADED: Final = ("onnxruntime", "pytorch")
-"""Backends whose models are loaded: they execute no code of a user in doing so."""
+
+class Verdict(NamedTuple):
+    """What is known of a model.
+
+    Attributes:
+        model: its name.
+        reason: why it could not be served; "" for one that passes.
+        warnings: what is served in another way than its files ask for.
+    """
+
+    model: str
+    reason: str
+    warnings: tuple[str, ...] = ()
 
 
 class Trial:
@@ -27,82 +43,97 @@ class Trial:
         logging.disable(logging.ERROR)  # what is logged on the way is in the verdicts
         self._catalog = Catalog(settings, b"")
         self._catalog.gpus = tuple(range(len(glob.glob("/dev/nvidia[0-9]*"))))
-        self.models: dict[str, ModelEntry] = self._catalog.scan()
-        self._faults: dict[str, str] = {}
+        self._warnings: dict[str, list[str]] = {}
 
-    def fault(self, name: str) -> str:
-        """Return why a model could not be served, "" when it could."""
-        if name not in self._faults:
-            self._faults[name] = ""  # for an ensemble that calls itself
-            try:
-                self._check(self._catalog.candidate(name, None))
-            except InferError as error:
-                self._faults[name] = error.with_code()
-            except Exception as error:
-                self._faults[name] = f"Internal: {type(error).__name__}: {error}"
-        return self._faults[name]
+    def verdicts(self) -> list[Verdict]:
+        """Judge every model; ensembles by the models that they call."""
+        entries = {name: self._entries(name, model) for name, model in self._catalog.scan().items()}
+        reasons = {name: "" for name in entries}
+        for entry in effective(entries):
+            if entry.state is not ModelState.READY and not reasons[entry.name]:
+                reasons[entry.name] = entry.reason
+        return [
+            Verdict(name, reason, tuple(dict.fromkeys(self._warnings.get(name, ()))))
+            for name, reason in sorted(reasons.items())
+        ]
 
-    def _check(self, candidate: Candidate) -> None:
+    def _entries(self, name: str, found: ModelEntry) -> dict[int, VersionEntry]:
+        """Return an entry for each version, as a server's table has it."""
+        try:
+            candidate = self._catalog.candidate(name, None)
+        except InferError as error:
+            version = min(found.versions, default=1)
+            return {version: VersionEntry(name, version, ModelState.UNAVAILABLE, error.with_code())}
+        return {version: self._entry(candidate, version) for version in candidate.versions}
+
+    def _entry(self, candidate: Candidate, version: int) -> VersionEntry:
+        name = candidate.name
+        try:
+            config, described = self._judged(candidate, version)
+        except InferError as error:
+            reason = error.with_code()
+        except Exception as error:
+            reason = f"Internal: {type(error).__name__}: {error}"
+        else:
+            encoded = config.SerializeToString(deterministic=True)
+            return VersionEntry(name, version, ModelState.READY, "" if described else IDLE, config=encoded)
+        return VersionEntry(name, version, ModelState.UNAVAILABLE, reason)
+
+    def _judged(self, candidate: Candidate, version: int) -> tuple[mc.ModelConfig, bool]:
+        """Return the configuration of a version, and whether that is complete."""
         if candidate.config.platform == ENSEMBLE:
             validate(candidate.config, self._catalog.gpus)
-            self._check_steps(candidate)
-            return
-        for version in candidate.versions:
-            candidate.check(version)
-            self._load(candidate, version)
+            read_labels(candidate.entry, candidate.config)
+            return candidate.config, True
+        candidate.check(version)
+        return self._loaded(candidate, version)
 
-    def _check_steps(self, candidate: Candidate) -> None:
-        steps = [step.model_name for step in candidate.config.ensemble_scheduling.step]
-        missing = sorted({step for step in steps if step not in self.models})
-        if missing:
-            text = f"ensemble {candidate.name} contains models that are not available or ambiguous:"
-            raise invalid_arg(f"{text} {', '.join(missing)}")
-        for step in steps:
-            if self.fault(step):
-                raise invalid_arg(f"ensemble '{candidate.name}' depends on '{step}' which is not valid.")
-
-    def _load(self, candidate: Candidate, version: int) -> None:
-        """Complete and validate the configuration, and load the model if that executes no code of a user."""
+    def _loaded(self, candidate: Candidate, version: int) -> tuple[mc.ModelConfig, bool]:
+        """Check a version as its load would; load it, if that executes no code of a user."""
         spec, config = candidate.template, normalise(candidate.config, self._catalog.gpus)
         model = Model(config, version, candidate.entry.directory, spec.settings(config.backend))
-        if config.backend == "python" and not is_custom("python", spec.backend_path):
-            _check_code(model.artifact("model.py"))
-        folders = (model.version_directory, model.directory)
-        where = (config.backend, spec.backend_path, config.runtime, folders)
-        elsewhere = runs_elsewhere(*where, model.backend_config)
-        kind = hosted_backend(config.backend) if elsewhere else find_backend(*where)
-        runs_code = executes_python(*where) or config.platform == "torch_aoti"  # native code
-        runs_code |= library_file(*where) is not None
-        loads = config.backend in _LOADED and not (runs_code or spec.origin or elsewhere)
+        self._warnings.setdefault(candidate.name, []).extend(_doubtful(candidate.config))
+        kind, elsewhere = self._backend(model, candidate)
+        loads = not spec.origin and kind.inspect(model) and not elsewhere
         if loads and spec.auto_complete:
             model.config = normalise(kind.auto_complete(model), self._catalog.gpus)
-        if loads or (config.input and config.output):
+        described = loads or bool(config.input and config.output)
+        if described:
             validate(model.config, self._catalog.gpus)
+            check_samples(model)
         read_labels(candidate.entry, model.config)
         if loads:
-            backend = kind()
-            backend.initialize(model.backend_config)
-            backend.model_initialize(model)
-            instance = Instance(model, f"{model.name}_0")
-            backend.instance_initialize(instance)
-            backend.instance_finalize(instance)
+            _load(kind(), model)
+        return model.config, described
+
+    def _backend(self, model: Model, candidate: Candidate) -> tuple[type[Backend], bool]:
+        """Return the class of a model's backend, and whether another environment executes it."""
+        spec, folders = candidate.template, (model.version_directory, model.directory)
+        where = (model.config.backend, spec.backend_path, model.config.runtime, folders)
+        model.common_file = python_based_file(*where)
+        if runs_elsewhere(*where, model.backend_config):
+            chosen(model, installs=False)
+            return hosted_backend(model.config.backend), True
+        if model.common_file:
+            model.backend_config = spec.settings(model.config.backend, "python")
+        if unlike := look(model).unlike:
+            self._warnings[candidate.name].append(unlike)
+        return find_backend(*where), False
 
 
-def _check_code(path: Path) -> None:
-    """Check the code of a Python model without running it.
+def _doubtful(config: mc.ModelConfig) -> Iterator[str]:
+    for group in config.instance_group:
+        if group.count < 0:
+            yield f"'count: {group.count}' of an instance_group is none, and taken for the default"
 
-    Raises:
-        InferError: INVALID_ARG for code that is no Python, or has no model.
-    """
+
+def _load(backend: Backend, model: Model) -> None:
+    """Load one instance and warm it up."""
+    backend.initialize(model.backend_config)
+    backend.model_initialize(model)
+    instance = Instance(model, f"{model.name}_0")
+    backend.instance_initialize(instance)
     try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError) as error:
-        raise invalid_arg(f"{path}: {type(error).__name__}: {error}") from None
-    nodes = list(ast.walk(tree))
-    names = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    names |= {node.id for node in nodes if isinstance(node, ast.Name)}
-    names |= {
-        each.asname or each.name for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names
-    }
-    if not names & {"TritonPythonModel", "*"}:
-        raise invalid_arg(f"{path} has no class 'TritonPythonModel'")
+        warm_up(backend, instance)
+    finally:
+        backend.instance_finalize(instance)

@@ -23,6 +23,7 @@ from app.core.errors import InferError, internal
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance, Model, Request
 from backends.cpp.configuration import config_text, merged
+from backends.cpp.elf import library_fault
 from backends.cpp.events import Events
 from backends.cpp.library import check, failure_of, make, read, shim
 from backends.cpp.requests import RequestEncoder, address_of
@@ -172,6 +173,12 @@ class CppBackend(Backend):
         model.state = _LoadedModel(cls._open(model.backend_config, True), model, auto_complete=True)
         completed: mc.ModelConfig = model.state.completed(model.config)
         return completed
+
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        if fault := library_fault(cls.path):
+            raise internal(f"unable to load shared library: '{cls.path}': {fault}")
+        return False
 
     def initialize(self, config: Mapping[str, str]) -> None:
         self._open(config, False)

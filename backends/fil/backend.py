@@ -125,6 +125,10 @@ class FilBackend(ArrayBackend):
         return True
 
     @classmethod
+    def inspect(cls, model: Model) -> bool:
+        return True
+
+    @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
         trees = _trees(model)
         model.state = trees

@@ -214,6 +214,10 @@ class OnnxRuntimeBackend(ArrayBackend):
         return instance.kind == "CPU"
 
     @classmethod
+    def inspect(cls, model: Model) -> bool:
+        return not model.config.model_operations.op_library_filename
+
+    @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
         config = model.config
         if (config.input or config.batch_input) and config.output:

@@ -76,6 +76,10 @@ class OpenVinoBackend(ArrayBackend):
         return target_device(instance.model) == "CPU"
 
     @classmethod
+    def inspect(cls, model: Model) -> bool:
+        return not model.parameter("CPU_EXTENSION_PATH")
+
+    @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:
         return complete(model, read_ports(read_network(model)))
 

@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils
 
 from app.core.cpus import available_cpus
 from app.core.paths import path_inside
+from backends.packaged.inspection import undeclared
 
 Array = Any
 
@@ -57,6 +58,8 @@ class ArrayModel:
         self.directory = os.path.join(args["model_repository"], args["model_version"])
         self.inputs = [tensor["name"] for tensor in self.config["input"]]
         self.outputs = [tensor["name"] for tensor in self.config["output"]]
+        if not (self.inputs and self.outputs):
+            raise pb_utils.TritonModelException(undeclared(self.name))
         self.kind, self.device_id = args["model_instance_kind"], int(args["model_instance_device_id"])
         with self._loading:
             other = next((each for each in self._loaded if each._place() == self._place()), None)

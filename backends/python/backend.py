@@ -17,6 +17,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
+from backends import inspection_of
 from backends.base import Begun, Instance, Model, Request
 from backends.declared import with_completed
 from backends.python.api import metrics
@@ -26,6 +27,7 @@ from backends.python.execution.event_loop_safety import is_safe_on_event_loop
 from backends.python.execution.execution import Execution, completed
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.reshaping import Reshaped
+from backends.python.source import check_model_source
 from backends.python.worker import forked
 from backends.python.worker.backend import WorkerBackend, completed_there
 from backends.python.worker.supervisor import Supervisor
@@ -75,6 +77,15 @@ class PythonBackend(WorkerBackend):
 
     def metrics(self) -> list[Any]:
         return [*metrics.snapshot(), *super().metrics()]
+
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        inspected = inspection_of(model.common_file) if model.common_file else None
+        if inspected is None:
+            check_model_source(model.common_file or model.artifact("model.py"))
+        else:
+            inspected(model)
+        return False
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:

@@ -145,19 +145,29 @@ class Package(Program):
         Raises:
             InferError: INVALID_ARG for a package of another kind of machine, INTERNAL with PyTorch's message.
         """
-        name, source = _contents(path)
         try:
-            metadata = _C._aoti.AOTIModelPackageLoader.load_metadata_from_package(str(path), name)
-            if misfit := unfit(metadata, device, _cpu_flags()):
-                raise invalid_arg(f"failed to load model '{model.name}': '{path.name}' {misfit}. {_advice()}")
+            name, source = _checked(path, model, device)
             index = device.index if device is not None and device.type == "cuda" else -1
             loader = _C._aoti.AOTIModelPackageLoader(str(path), name, False, instances, index)
             return Package(loader, source)
         except InferError:
             raise
         except Exception as error:
-            text = f"failed to load model '{model.name}': {first_line(error)}. {_advice()}"
-            raise internal(text) from error
+            raise _failed(model, error) from error
+
+    @staticmethod
+    def inspect(path: Path, model: Model) -> None:
+        """Check the package of a file, without loading its library.
+
+        Raises:
+            InferError: as `open`.
+        """
+        try:
+            _checked(path, model, None)
+        except InferError:
+            raise
+        except Exception as error:
+            raise _failed(model, error) from error
 
     def run_checked(self, leaves: list[Any]) -> Sequence[Any]:
         leaves = self._in_order(leaves)
@@ -222,6 +232,19 @@ def _advice() -> str:
         f" was compiled for: compile it here, with PyTorch {torch.__version__}, or serve the exported program"
         " (torch.export.save)"
     )
+
+
+def _failed(model: Model, error: Exception) -> InferError:
+    return internal(f"failed to load model '{model.name}': {first_line(error)}. {_advice()}")
+
+
+def _checked(path: Path, model: Model, device: torch.device | None) -> tuple[str, str]:
+    """Return the contents of a package that fits this machine."""
+    name, source = _contents(path)
+    metadata = _C._aoti.AOTIModelPackageLoader.load_metadata_from_package(str(path), name)
+    if misfit := unfit(metadata, device, _cpu_flags()):
+        raise invalid_arg(f"failed to load model '{model.name}': '{path.name}' {misfit}. {_advice()}")
+    return name, source
 
 
 def _contents(path: Path) -> tuple[str, str]:

@@ -37,6 +37,8 @@ def content_of(path: Path, model: Model) -> Content:
     file = read_file(path)
     if fault := foreign(file, "pytorch"):
         raise invalid_arg(f"backend 'pytorch' cannot load '{path}'. {fault}")
+    if file.begins(b"PK") and not file.members:
+        raise invalid_arg(f"backend 'pytorch' cannot load '{path}': it is damaged or truncated")
     if holds_aoti(file) and not (holds_export(file) and model.config.platform != "torch_aoti"):
         return AOTI
     return "exported" if holds_export(file) else "torchscript"

@@ -23,7 +23,7 @@ from backends.load_locks import loading
 from backends.operations import operation_libraries
 from backends.parameters import boolean, integer, positive
 from backends.pytorch.aoti import Package
-from backends.pytorch.archive import Content, content_of, model_file
+from backends.pytorch.archive import AOTI, Content, content_of, model_file
 from backends.pytorch.exported import Exported
 from backends.pytorch.flat import FlatProgram
 from backends.pytorch.tensors import Array, check_types, declared_types, from_torch, to_numpy, to_torch
@@ -180,6 +180,14 @@ class TorchBackend(ArrayBackend):
         if loaded.cleans_cache and gpu is not None:
             torch.cuda.empty_cache()
         return {name: to_numpy(host) for name, host in found.items()}
+
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        path = model_file(model)
+        if content_of(path, model) == AOTI:
+            Package.inspect(path, model)
+            return False
+        return not model.config.model_operations.op_library_filename
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:

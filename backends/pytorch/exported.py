@@ -17,6 +17,7 @@ from torch.utils import _pytree
 from app.core.errors import InferError, internal, invalid_arg
 from backends.base import Model
 from backends.pytorch.flat import Misfit, Program, first_line
+from backends.pytorch.pickles import refused
 
 _GUARDS: Final = "_guards_fn"
 _NEWER_GUARD: Final = "Guard failed: "
@@ -49,13 +50,17 @@ class Exported(Program):
         Raises:
             InferError: INVALID_ARG for a file with pickled objects, INTERNAL with PyTorch's message.
         """
-        _refuse_pickles(path)
         try:
+            _refuse_pickles(path)
             program = torch.export.load(path)
             return Exported(program if device is None else _moved(program, device))
         except InferError:
             raise
+        except zipfile.BadZipFile as error:
+            raise internal(f"failed to load model '{model.name}': '{path}' is damaged: {error}") from error
         except Exception as error:
+            if fault := refused(error):
+                raise invalid_arg(f"failed to load model '{model.name}': {fault}") from error
             raise internal(
                 f"failed to load model '{model.name}': {first_line(error)} (an exported program is read by"
                 f" the PyTorch that wrote it or a newer one; this is {torch.__version__})"

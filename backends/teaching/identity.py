@@ -92,6 +92,10 @@ class IdentityBackend(Backend):
     def __init__(self) -> None:
         self._copied: dict[Model, _Copied] = {}
 
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        return True
+
     def model_initialize(self, model: Model) -> None:
         _validate(model.config)
         copied = self._copied[model] = _Copied()

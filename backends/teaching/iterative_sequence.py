@@ -24,6 +24,10 @@ RESCHEDULE_DELAY_S: Final = 0.5
 class IterativeSequenceBackend(Backend):
     """Counts down. Parameter `execute_delay_ms` delays every execution."""
 
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        return True
+
     def model_initialize(self, model: Model) -> None:
         model.state = integer(model, "execute_delay_ms")
 

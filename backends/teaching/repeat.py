@@ -24,6 +24,10 @@ from backends.teaching.timeline import Timeline
 class RepeatBackend(Backend):
     """Sends n responses to each request."""
 
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        return True
+
     def model_initialize(self, model: Model) -> None:
         model.state = Timeline(f"{model.name} repeat")
 

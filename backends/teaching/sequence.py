@@ -42,6 +42,10 @@ class SequenceBackend(Backend):
     name: ClassVar[str] = "sequence"
     flags: ClassVar[tuple[str, ...]] = ("START", "READY")
 
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        return True
+
     def model_initialize(self, model: Model) -> None:
         _validate_tensors(model.config)
         _validate_controls(model.config, self.flags)

@@ -12,6 +12,7 @@ from backends.base import Instance, Model
 from backends.load_locks import loading
 from backends.operations import operation_libraries
 from backends.tensorflow.completion import complete
+from backends.tensorflow.graphs import check_files
 from backends.tensorflow.options import (
     SAVED_MODEL,
     default_batch,
@@ -59,6 +60,12 @@ class TensorFlowBackend(ArrayBackend):
 
     def runs_on_event_loop(self, instance: Instance) -> bool:
         return instance.kind == "CPU"
+
+    @classmethod
+    def inspect(cls, model: Model) -> bool:
+        """Compare the configuration with the model's; a load would run its graph, which can do anything."""
+        check_files(model, cls.auto_complete(model))
+        return False
 
     @classmethod
     def auto_complete(cls, model: Model) -> mc.ModelConfig:

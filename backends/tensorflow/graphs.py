@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
+from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import internal, invalid_arg
+from app.core.errors import internal, invalid_arg, unavailable
 from app.core.paths import path_inside
 from backends.base import Model
 from backends.declared import controls
 from backends.tensorflow.check import check_graph, check_signature, check_types
-from backends.tensorflow.options import GRAPHDEF, platform
+from backends.tensorflow.options import GRAPHDEF, model_path, platform
 from backends.tensorflow.saved_model import graph_tag, read_meta_graph, read_signature
 from backends.tensorflow.signature import TensorNames, in_graph
 
@@ -39,6 +40,22 @@ def load_graph(model: Model, path: Path, session: Any, clear_devices: bool) -> T
     return names
 
 
+def check_files(model: Model, config: mc.ModelConfig) -> None:
+    """Compare a complete configuration with the model's files, without loading them.
+
+    Raises:
+        InferError: as `load_graph`.
+    """
+    path = model_path(model)
+    if not path.exists():
+        raise unavailable(f"unable to find '{path}' for model '{model.name}'")
+    check_types(config)
+    if platform(config) == GRAPHDEF:
+        _read_graph_def(config, path)
+    else:
+        check_signature(config, read_signature(model, read_meta_graph(model, path)))
+
+
 def _load_saved_model(model: Model, path: Path, session: Any, clear_devices: bool) -> TensorNames:
     signature = read_signature(model, read_meta_graph(model, path))
     check_signature(model.config, signature)
@@ -51,15 +68,7 @@ def _load_saved_model(model: Model, path: Path, session: Any, clear_devices: boo
 
 
 def _load_graph_def(model: Model, path: Path, session: Any, clear_devices: bool) -> TensorNames:
-    definition = graph_pb2.GraphDef()
-    try:
-        definition.ParseFromString(path.read_bytes())
-    except Exception as error:  # protobuf's own errors have no common public class
-        raise internal(f"unable to parse '{path}': {error}") from error
-    if not definition.node:
-        raise internal(f"model {model.name} has an empty network")
-    placeholders = {node.name for node in definition.node if node.op == "Placeholder"}
-    check_graph(model.config, placeholders, {node.name for node in definition.node} - placeholders)
+    definition = _read_graph_def(model.config, path)
     if clear_devices:
         for node in definition.node:
             node.device = ""
@@ -68,6 +77,20 @@ def _load_graph_def(model: Model, path: Path, session: Any, clear_devices: bool)
         {name: in_graph(name) for name in _input_names(model)},
         {name: in_graph(name) for name in model.signature.names},
     )
+
+
+def _read_graph_def(config: mc.ModelConfig, path: Path) -> Any:
+    """Read a GraphDef, and compare it with a configuration."""
+    definition = graph_pb2.GraphDef()
+    try:
+        definition.ParseFromString(path.read_bytes())
+    except Exception as error:  # protobuf's own errors have no common public class
+        raise internal(f"unable to parse '{path}': {error}") from error
+    if not definition.node:
+        raise internal(f"model {config.name} has an empty network")
+    placeholders = {node.name for node in definition.node if node.op == "Placeholder"}
+    check_graph(config, placeholders, {node.name for node in definition.node} - placeholders)
+    return definition
 
 
 def _input_names(model: Model) -> list[str]:

@@ -46,6 +46,17 @@ def warm_up(backend: Backend, instance: Instance) -> None:
                 raise invalid_arg(f"failed to run warmup sample '{sample.name}': {text}")
 
 
+def check_samples(model: Model) -> None:
+    """Check every warm-up sample against the configuration, without executing it.
+
+    Raises:
+        InferError: as `warm_up`, of a sample that does not fit.
+    """
+    for sample in model.config.model_warmup:
+        if sample.batch_size:
+            _request(model, sample)
+
+
 def _errors(backend: Backend, instance: Instance, batch: Sequence[InferRequest]) -> list[str]:
     """Execute requests together; return the messages of those that fail."""
     responses: list[InferResponse] = []

@@ -17,8 +17,7 @@ app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access app.console app.core app.core.config app.core.observability
     app.engine app.offline app.routing app.settings app.tools app.tools.migrate backends
-    deployments.environments
-    deployments.manager deployments.model_store nereid
+    deployments.environments deployments.execution deployments.manager deployments.model_store nereid
 app.commands.rollout: app.commands app.core.rollout app.tools
 app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
@@ -101,10 +100,10 @@ backends.hosted: app.core backends backends.python.execution backends.python.wor
 backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
 backends.openvino: app.core app.core.config backends
 backends.packaged: app.core backends
-backends.packaged.dali: backends.packaged
+backends.packaged.dali: backends backends.packaged
 backends.packaged.llm: app.core backends backends.packaged
-backends.packaged.paddle: backends.packaged
-backends.packaged.tvm: backends.packaged
+backends.packaged.paddle: backends backends.packaged
+backends.packaged.tvm: backends backends.packaged
 backends.python: app.core app.core.config backends backends.python.api backends.python.execution
     backends.python.worker
 backends.python.api: app.core backends
@@ -112,7 +111,7 @@ backends.python.execution: app.core backends backends.python.api
 backends.python.worker: app.core app.transport app.transport.memory backends backends.python.api
     backends.python.execution
 backends.pytorch: app.core app.core.config backends backends.cuda
-backends.pytorch.eager: app.core backends
+backends.pytorch.eager: app.core backends backends.python backends.pytorch
 backends.teaching: app.core app.core.config backends backends.python.api
 backends.rtsp: app.core backends
 backends.tensorflow: app.core app.core.config backends

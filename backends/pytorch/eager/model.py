@@ -242,18 +242,17 @@ def _module_class(path: str, name: str) -> Any:
 
 
 def _state_dict(path: str, device: Any) -> Any:
-    """Read weights without executing what a pickle says.
+    """Read weights.
 
     Raises:
         pb_utils.TritonModelException: the file has anything but weights.
     """
+    from backends.pytorch.eager.weights import read_weights
+
     try:
-        return torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:
-        raise pb_utils.TritonModelException(
-            f"'{os.path.basename(path)}' beside model.py must be a state_dict of the module"
-            f" (torch.save(model.state_dict(), 'model.pt')): {str(error).splitlines()[0]}"
-        ) from error
+        return read_weights(path, device)
+    except ValueError as error:
+        raise pb_utils.TritonModelException(str(error)) from error
 
 
 def _named_device(kind: str, number: str) -> Any:

@@ -114,7 +114,11 @@ def test_ensemble_fails_with_its_step(tmp_path: Path, capsys: pytest.CaptureFixt
     add(tmp_path, "one", 'platform: "ensemble"' + IO + STEP % "bad")
     add(tmp_path, "two", 'platform: "ensemble"' + IO + STEP % "good")
     found = verdicts(capsys, tmp_path, 1)
-    assert found["one"] == "Invalid argument: ensemble 'one' depends on 'bad' which is not valid."
+    depends = "Invalid argument: ensemble 'one' depends on 'bad' which has no loaded version."
+    failed = (
+        "Model 'bad' loading failed with error: version 1 is at UNAVAILABLE state: Invalid argument: unable"
+    )
+    assert found["one"].startswith(f"{depends} {failed}")
     assert (found["two"], found["good"]) == ("", "")
 
 
