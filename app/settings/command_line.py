@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from app.settings.deprecated import DEPRECATED
 from app.settings.errors import SettingsError
+from app.settings.flags import NEREID
 from app.settings.load import known_names, suggestion
 from app.settings.settings import SETTINGS
 
@@ -63,10 +64,18 @@ def _flag(word: str, words: Iterator[str], alone: Sequence[str]) -> tuple[str, s
     return name, value
 
 
+def _is_own(name: str) -> bool:
+    return name in SETTINGS and SETTINGS[name].heading == NEREID
+
+
 def _complete(written: str, alone: Sequence[str]) -> str:
-    """Return the name of the setting that a flag, or the unique beginning of one, stands for."""
+    """Return the name of the setting that a flag, or the unique beginning of one, stands for.
+
+    What is unique for tritonserver stays so: its flags go before ours.
+    """
     names = {spelling(name)[2:]: name for name in (*alone, *known_names())}
     matches = [flag for flag in names if flag.startswith(written)]
+    matches = [flag for flag in matches if not _is_own(names[flag])] or matches
     if written in names or len(matches) == 1:
         return names[written if written in names else matches[0]]
     if matches:

@@ -219,7 +219,8 @@ def test_table_of_defaults_covers_every_flag() -> None:
     [
         (["--http-port=9000"], "http_port", 9000),
         (["--http-port", "9000"], "http_port", 9000),
-        (["--http-p", "9000"], "http_port", 9000),
+        (["--http-p", "9000"], "http_port", 9000),  # --http-path-prefix is ours, and so no other choice
+        (["--http-read=9"], "http_read_timeout_secs", 9),
         (["--http-port=1", "--http-port=2"], "http_port", 2),
         (["--allow-grpc=OFF"], "allow_grpc", False),
         (["--log-verbose=true"], "log_verbose", 1),
