@@ -257,6 +257,7 @@ class SequenceScheduler(Scheduler):
                     self._end_early(late, failure)
             sequence = self._backlog.popleft()
             min(vacant, key=lambda slots: slots.lowest_vacant or 0).occupy(sequence)
+            self._idle.restart(sequence)
             if sequence.queued and sequence.slots is not None:
                 sequence.slots.enqueue(sequence.queued[0])
 
@@ -267,8 +268,9 @@ class SequenceScheduler(Scheduler):
         sequence.queued.append(request)
         if sequence.slots is None:
             self._backlog.limit_wait(sequence, request)
-        elif sequence.running is None and len(sequence.queued) == 1:
-            self._idle.mark_active(sequence)
+            return
+        self._idle.restart(sequence)
+        if sequence.running is None and len(sequence.queued) == 1:
             sequence.slots.enqueue(request)
 
     def _next_batch(self, slots: InstanceSlots) -> NextBatch:
@@ -328,8 +330,8 @@ class SequenceScheduler(Scheduler):
             sequence.slots.enqueue(sequence.queued[0])
         elif sequence.closed:
             self._end(sequence)
-        else:
-            self._idle.mark_idle(sequence, left=request.cancelled)
+        elif request.cancelled:
+            self._idle.mark_left(sequence)
 
     def _deliver_after_execution(self, request: SequenceRequest, sink: Sink, response: InferResponse) -> None:
         """Deliver a response that a decoupled model sends after its execution."""
@@ -362,8 +364,10 @@ class SequenceScheduler(Scheduler):
 
     def _expire(self, sequence: Sequence) -> None:
         logger.info("sequence %s of model '%s' was idle for too long", sequence.id, self._model)
-        self._end(sequence)
-        self.release()
+        sequence.closed = True
+        if sequence.running is None and not sequence.queued:
+            self._end(sequence)
+            self.release()
 
     def _end(self, sequence: Sequence) -> None:
         """Remove a sequence; its slot goes to the next one of the backlog."""
@@ -372,7 +376,7 @@ class SequenceScheduler(Scheduler):
                 del self._live[sequence.id]
             else:
                 self._live[sequence.id] = sequence.before
-        self._idle.mark_active(sequence)
+        self._idle.stop(sequence)
         sequence.cancel_expiry()
         slots = sequence.slots
         if slots is not None:

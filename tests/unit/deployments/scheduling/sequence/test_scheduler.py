@@ -19,6 +19,7 @@ from tests.unit.deployments.scheduling.sequence.sequence_bench import (
 from tests.waiting import let_run
 
 LONG = "max_sequence_idle_microseconds: 60000000\n"
+SHORT = "max_sequence_idle_microseconds: 100000\n"
 ONE_SLOT = LONG + "direct {}" + CONTROLS + STATE
 
 
@@ -302,6 +303,33 @@ def test_idle_sequence_loses_its_slot(bench: SequenceBench) -> None:
         "inference request for sequence 1 to model 'm' must specify the START flag on the first request of"
         " the sequence"
     )
+
+
+def test_sequence_ends_when_an_execution_outlasts_the_idle_time(bench: SequenceBench) -> None:
+    model = bench.load(config(SHORT + "direct {}" + CONTROLS + STATE, max_batch_size=0))
+    bench.infer(1, 1, start=True)
+    bench.hold()
+    running, queued = bench.submit(1, 1)[0], bench.submit(1, 1)[0]
+    bench.entered()
+    time.sleep(0.3)
+    assert "must specify the START flag" in refusal(bench, 1, 1).message
+    anew = bench.submit(1, 7, start=True)[0]
+    bench.free()
+    assert [output(answer) for answer in (running, queued, anew)] == [2, 3, 7]
+    time.sleep(0.3)
+    assert model.scheduler.sequences == 0
+
+
+def test_wait_for_a_slot_is_not_counted_as_idle_time(bench: SequenceBench) -> None:
+    bench.load(config(SHORT + "direct {}" + CONTROLS + STATE, max_batch_size=0))
+    bench.hold()
+    first = bench.submit(1, 1, start=True, end=True)[0]
+    bench.entered()
+    second = bench.submit(2, 5, start=True)[0]
+    time.sleep(0.3)
+    bench.free()
+    assert (output(first), output(second)) == (1, 5)
+    assert bench.infer(2, 1) == 6
 
 
 @pytest.fixture
