@@ -68,9 +68,6 @@ def _summary(
     name: str, help: str, duration: str, only: Condition[ModelReading] | None = None
 ) -> Family[ModelReading]:
     def samples(name: str, labels: Labels, reading: ModelReading) -> Iterator[Sample]:
-        # As in Triton, a model with a response cache has summaries of hits and misses instead of requests.
-        if duration == "request" and reading.has_cache:
-            return
         found = reading.report.summaries.get(duration, Summary())
         yield from summary_samples(name, labels, found, reading.quantiles)
 
@@ -99,6 +96,8 @@ def _state(name: str, labels: Labels, source: VersionEntry) -> Iterator[Sample]:
 _COUNTERS: Final = Option("counter_latencies=true", attrgetter("counters"))
 _SUMMARIES: Final = Option("summary_latencies=true", attrgetter("summaries"))
 _HISTOGRAMS: Final = Option("histogram_latencies=true", attrgetter("histograms"))
+_UNCACHED: Final = Condition[ModelReading]("models without a response cache", lambda each: not each.has_cache)
+"""As in Triton, a model with a response cache has summaries of hits and misses instead of requests."""
 _CACHED: Final = Condition[ModelReading]("models with a response cache", attrgetter("has_cache"))
 _BATCHED: Final = Condition[ModelReading](
     "models with a dynamic batcher, from the first batch", lambda m: bool(m.report.releases)
@@ -300,6 +299,7 @@ DISTRIBUTIONS: Final[tuple[Family[ModelReading], ...]] = (
         "nv_inference_request_summary_us",
         "Summary of inference request duration in microseconds (includes cached requests)",
         "request",
+        _UNCACHED,
     ),
     _summary(
         "nv_inference_queue_summary_us",

@@ -183,10 +183,12 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     tables: tuple[Family[Any], ...]
     tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SERVING, *STATES, *SCALES, *LOAD_FAILURES)
     tables += (*BUILD, *PROCESS, *SLOW_CLIENTS, *FRONTS, *CERTIFICATES, *WAITING, *RESIDENCY, *CPU, *PINNED)
+    # A name by itself says that there are such metrics: as in Triton, it is not there beside a cache.
+    tables = tuple(family for family in tables if family.name != "nv_inference_request_summary_us")
     expected = [(family.name.removesuffix("_total"), family.kind, family.help) for family in tables]
     expected.append(("own", "histogram", "a\nb"))
     assert [(family.name, family.type, family.documentation) for family in found] == expected
-    assert [family.name for family in found if not family.samples] == ["nv_inference_request_summary_us"]
+    assert all(family.samples for family in found)
     assert found[-1].samples[0].labels == {"a": 'b"\\\n', "le": "1"}
 
 
