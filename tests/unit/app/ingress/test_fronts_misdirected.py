@@ -73,8 +73,9 @@ def test_http_client_at_the_grpc_port_is_told_the_http_port(running: Running) ->
         status, text = asked(running.grpc, method, body)
         assert status == 400
         assert f"gRPC port: HTTP is at port {running.http_port}" in text
-    with http_client.InferenceServerClient(running.grpc) as client, pytest.raises(
-        InferenceServerException, match=f"HTTP is at port {running.http_port}"
+    with (
+        http_client.InferenceServerClient(running.grpc) as client,
+        pytest.raises(InferenceServerException, match=f"HTTP is at port {running.http_port}"),
     ):
         client.get_server_metadata()
     assert infer(grpc_client.InferenceServerClient(running.grpc), grpc_client) == ZEROS
@@ -144,8 +145,9 @@ def test_clients_of_tls_that_confuse_the_ports_are_told_so(
     with fronts(**tls("http", pair), **tls("grpc", pair)) as running:
         with grpc_over_tls(running.http, authority.root) as client:
             assert f"gRPC is at port {running.grpc_port}" in refusal(client.is_server_live)[1]
-        with http_over_tls(running.grpc, authority.root) as client, pytest.raises(
-            InferenceServerException, match=f"HTTP is at port {running.http_port}"
+        with (
+            http_over_tls(running.grpc, authority.root) as client,
+            pytest.raises(InferenceServerException, match=f"HTTP is at port {running.http_port}"),
         ):
             client.get_server_metadata()
 

@@ -330,7 +330,7 @@ def test_header_lengths_refused(value: str, message: str) -> None:
     [
         ({"inputs": [an_input(data=[1])]}, "input 'I' needs 2 elements by its shape, its data has 1"),
         ({"inputs": [an_input(data=[1, 2, 3])]}, "needs 2 elements by its shape, its data has 3"),
-        ({"inputs": [an_input(data=["1", "2"])]}, "has to be whole numbers (INT32), \"1\" is none"),
+        ({"inputs": [an_input(data=["1", "2"])]}, 'has to be whole numbers (INT32), "1" is none'),
         ({"inputs": [an_input(data=[1, 2], datatype="BYTES")]}, "the data of input 'I' has to be strings"),
         ({"inputs": [an_input(data=[1, 2], datatype="uint8")]}, "'uint8' is written 'UINT8'"),
         ({"inputs": [an_input(data=[1, 2], datatype="float64")]}, "'float64' is written 'FP64'"),

@@ -1,0 +1,102 @@
+"""When a sequence without further requests ends, and its slot is another's."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.errors import InferError
+from deployments.scheduling.sequence import idle_timeouts
+from tests.unit.deployments.scheduling.sequence.sequence_bench import (
+    CONTROLS,
+    STATE,
+    SequenceBench,
+    config,
+    output,
+)
+
+LONG = "max_sequence_idle_microseconds: 60000000\n"
+SHORT = "max_sequence_idle_microseconds: 100000\n"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[SequenceBench]:
+    made = SequenceBench(tmp_path)
+    yield made
+    made.close()
+
+
+def refusal(bench: SequenceBench, *arguments: Any, **fields: Any) -> InferError:
+    with pytest.raises(InferError) as caught:
+        bench.infer(*arguments, **fields)
+    return caught.value
+
+
+def test_idle_sequence_loses_its_slot(bench: SequenceBench) -> None:
+    bench.load(config("max_sequence_idle_microseconds: 20000 direct {}" + CONTROLS + STATE, max_batch_size=0))
+    bench.infer(1, 1, start=True)
+    assert bench.infer(2, 2, start=True) == 2
+    assert [batch[1]["END"] for batch in bench.backend.batches] == [[0.0], [0.0]], "without END"
+    assert refusal(bench, 1, 1).message == (
+        "inference request for sequence 1 to model 'm' must specify the START flag on the first request of"
+        " the sequence"
+    )
+
+
+def test_sequence_ends_when_an_execution_outlasts_the_idle_time(bench: SequenceBench) -> None:
+    model = bench.load(config(SHORT + "direct {}" + CONTROLS + STATE, max_batch_size=0))
+    bench.infer(1, 1, start=True)
+    bench.hold()
+    running, queued = bench.submit(1, 1)[0], bench.submit(1, 1)[0]
+    bench.entered()
+    time.sleep(0.3)
+    assert "must specify the START flag" in refusal(bench, 1, 1).message
+    anew = bench.submit(1, 7, start=True)[0]
+    bench.free()
+    assert [output(answer) for answer in (running, queued, anew)] == [2, 3, 7]
+    time.sleep(0.3)
+    assert model.scheduler.sequences == 0
+
+
+def test_wait_for_a_slot_is_not_counted_as_idle_time(bench: SequenceBench) -> None:
+    bench.load(config(SHORT + "direct {}" + CONTROLS + STATE, max_batch_size=0))
+    bench.hold()
+    first = bench.submit(1, 1, start=True, end=True)[0]
+    bench.entered()
+    second = bench.submit(2, 5, start=True)[0]
+    time.sleep(0.3)
+    bench.free()
+    assert (output(first), output(second)) == (1, 5)
+    assert bench.infer(2, 1) == 6
+
+
+@pytest.fixture
+def abandoned(bench: SequenceBench) -> SequenceBench:
+    """A model with one slot, whose sequence 1 has it and was left by its client during an execution."""
+    bench.load(config(LONG + "direct {}" + CONTROLS + STATE, max_batch_size=0))
+    bench.backend.gate.clear()
+    answer, cancel = bench.submit(1, 1, start=True)
+    assert bench.backend.entered.acquire(timeout=5)
+    cancel()
+    bench.backend.gate.set()
+    answer.result(5)
+    return bench
+
+
+def test_a_sequence_whose_client_left_makes_room_for_others(abandoned: SequenceBench) -> None:
+    """Its slot was idle for the whole timeout, under overload too."""
+    assert abandoned.infer(2, 2, start=True, end=True) == 2
+    assert "must specify the START flag" in refusal(abandoned, 1, 1).message
+
+
+def test_a_sequence_whose_client_comes_back_goes_on(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(idle_timeouts, "LEFT_S", 30.0)
+    abandoned: SequenceBench = request.getfixturevalue("abandoned")
+    waiting = abandoned.submit(2, 2, start=True)[0]
+    assert abandoned.infer(1, 1) == 2
+    assert abandoned.infer(1, 1, end=True) == 3
+    waiting.result(5)
