@@ -21,6 +21,9 @@ MEDIA_TYPE: Final = "multipart/form-data"
 MAX_PARTS: Final = 1024
 _MAX_CONTENT_TYPE: Final = 1024
 """Characters of the header that has the boundary, which is 256 bytes at most."""
+_MAX_HEADERS: Final = 8
+"""Of a part; what browsers and clients send has three at most."""
+_MAX_HEADER: Final = 4096
 _MAX_OPTIONS: Final = 32
 _PLAIN: Final = (b"", b"7bit", b"8bit", b"binary")
 _CHUNK: Final = 256 << 10
@@ -49,7 +52,12 @@ def read_form(body: Buffer, content_type: str) -> list[Part]:
     """
     reader, view = _Reader(), memoryview(body)
     try:
-        parser = MultipartParser(_boundary(content_type), reader.callbacks())
+        parser = MultipartParser(
+            _boundary(content_type),
+            reader.callbacks(),
+            max_header_count=_MAX_HEADERS,
+            max_header_size=_MAX_HEADER,
+        )
         for start in range(0, len(view), _CHUNK):
             parser.write(bytes(view[start : start + _CHUNK]))
     except FormParserError as error:
