@@ -14,6 +14,10 @@ SOCKET_ROOT_BYTES: Final = 30
 """Longest directory for sockets, whose paths may have 107 bytes: Ray 2.60 makes some 77 bytes below it."""
 
 
+_LITTLE: Final = 1 << 20
+"""Bytes with which nothing starts."""
+
+
 def private_root(parent: str | None = None) -> str:
     """Return this user's directory for files of servers on a node; it is made if necessary.
 
@@ -107,3 +111,13 @@ def require_home() -> None:
         home = os.path.join(private_root(), "home")
         private_directory(home)
         os.environ["HOME"] = home
+
+
+def full_disk(directory: str | None = None) -> str:
+    """Return a sentence about the disk of this user's files when it is full; "" otherwise."""
+    place = directory or tempfile.gettempdir()
+    disk = os.statvfs(place)
+    if disk.f_bavail * disk.f_frsize >= _LITTLE and (disk.f_favail or not disk.f_files):
+        return ""
+    what = "files can be made" if disk.f_bavail * disk.f_frsize >= _LITTLE else "space is left"
+    return f"no {what} on the disk of '{place}', the directory for temporary files (TMPDIR)"

@@ -38,6 +38,13 @@ _HANDLER: Final = "ray_print_logs"
 """The name under which Ray prints workers' output, and removes the printer when it disconnects."""
 
 
+class _RayLog(RotatingFileHandler):
+    """A file whose disk may be full: what cannot be written is dropped, without a traceback for each line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Do nothing."""
+
+
 def open_ray_log() -> logging.Handler:
     """Return a handler that writes to a file of this process in the user's private directory.
 
@@ -51,9 +58,7 @@ def open_ray_log() -> logging.Handler:
     earlier = sorted(directory.glob("ray-*.log*"), key=lambda path: path.stat().st_mtime)
     for path in earlier[: -_FILES_KEPT + 1]:
         path.unlink(missing_ok=True)
-    handler = RotatingFileHandler(
-        directory / f"ray-{os.getpid()}.log", maxBytes=_FILE_BYTES, backupCount=1, delay=True
-    )
+    handler = _RayLog(directory / f"ray-{os.getpid()}.log", maxBytes=_FILE_BYTES, backupCount=1, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     return handler
 

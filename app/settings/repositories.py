@@ -36,6 +36,7 @@ class RemoteScheme(NamedTuple):
 
 REMOTE_SCHEMES: Final = {
     "s3": RemoteScheme("s3fs", "s3", "s3fs", "S3FileSystem", "TRITON_AWS_MOUNT_DIRECTORY"),
+    "oss": RemoteScheme("s3fs", "s3", "s3fs", "S3FileSystem", "TRITON_AWS_MOUNT_DIRECTORY"),
     # Not the class of the package itself, which asks another service, over gRPC, for the kind of the bucket.
     "gs": RemoteScheme("gcsfs", "gs", "gcsfs.core", "GCSFileSystem", "TRITON_GCS_MOUNT_DIRECTORY"),
     "as": RemoteScheme("adlfs", "azure", "adlfs", "AzureBlobFileSystem", "TRITON_AZURE_MOUNT_DIRECTORY"),
@@ -102,6 +103,6 @@ def _is_model(directory: Path) -> bool:
 def _check_remote(url: str, label: str) -> None:
     remote = remote_scheme(url)
     if remote is None:
-        raise SettingsError(f"{label}: expected a directory, s3://, gs:// or as://, got '{url}'")
+        raise SettingsError(f"{label}: expected a directory, s3://, gs://, as:// or oss://, got '{url}'")
     if not remote.is_installed():
         raise SettingsError(f"{label}: {remote.missing(url)}")

@@ -78,7 +78,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     paths: A[
         tuple[str, ...],
-        Flag("model_repository", "Directory of models, or s3://, gs://, as://; may be repeated."),
+        Flag("model_repository", "Directory of models, or s3://, gs://, as://, oss://; may be repeated."),
     ] = ()
     exit_on_error: A[bool, Flag("exit_on_error", "Exit when a model fails to load at startup.")] = True
     disable_auto_complete_config: A[

@@ -1,9 +1,10 @@
-"""Model repositories in S3, Google Cloud Storage and Azure Storage, read through fsspec.
+"""Model repositories in S3, Google Cloud Storage, Azure Storage and Alibaba's OSS, read through fsspec.
 
 Addresses and credentials are Triton's: `s3://bucket/path`, `s3://http://host:port/bucket/path`,
 `gs://bucket/path`, `as://account/container/path` (and, for other services with Azure's protocol,
 `as://http://host:port/account/container/path`); the clouds' own environment variables, or the JSON file that
-TRITON_CLOUD_CREDENTIAL_PATH names. The packages are imported when a repository is opened, not before.
+TRITON_CLOUD_CREDENTIAL_PATH names. `oss://bucket/path` is ours. The packages are imported when a repository
+is opened, not before.
 """
 
 import importlib
@@ -31,6 +32,19 @@ _OSS: Final[dict[str, Any]] = {
     "request_checksum_calculation": "when_required",
     "response_checksum_validation": "when_required",
 }
+_OSS_KEYS: Final = {
+    "key_id": "OSS_ACCESS_KEY_ID",
+    "secret_key": "OSS_ACCESS_KEY_SECRET",
+    "session_token": "OSS_SESSION_TOKEN",
+}
+_AZURE_KEYS: Final = {
+    "account_str": "AZURE_STORAGE_ACCOUNT",
+    "account_key": "AZURE_STORAGE_KEY",
+    "auth_type": "AZURE_STORAGE_AUTH_TYPE",
+    "client_id": "AZURE_STORAGE_CLIENT_ID",
+}
+_ADDRESSING: Final = "AWS_S3_ADDRESSING_STYLE"
+_STYLES: Final = ("auto", "path", "virtual")
 _VERSION: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -160,6 +174,8 @@ def _options(url: str, credential: Any) -> tuple[dict[str, Any], str]:
     try:
         if scheme == "s3":
             return _s3_options(url, rest, credential or {})
+        if scheme == "oss":
+            return _oss_options(url, rest, credential or {})
         if scheme == "gs":
             return ({"token": credential} if credential else {}), rest
         return _azure_options(rest, credential or {})
@@ -178,22 +194,47 @@ def _s3_options(url: str, rest: str, credential: dict[str, str]) -> tuple[dict[s
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
     client: dict[str, str] = {"region_name": credential["region"]} if credential.get("region") else {}
+    config: dict[str, Any] = {}
     match = _S3_ENDPOINT.fullmatch(url)
     if match is not None:
         scheme, host, rest = match.groups()
         client["endpoint_url"] = (scheme or "http://") + host
         if "aliyuncs.com" in host:
-            options["config_kwargs"] = _OSS
+            config = _OSS
+    style = credential.get("addressing_style") or os.environ.get(_ADDRESSING, "")
+    if style:
+        if style not in _STYLES:
+            raise invalid_arg(f"{_ADDRESSING}: expected one of {', '.join(_STYLES)}, got '{style}'")
+        config = {**config, "s3": {"addressing_style": style}}
+    if config:
+        options["config_kwargs"] = config
     if client:
         options["client_kwargs"] = client
     return options, rest.rstrip("/")
 
 
-def _azure_options(rest: str, credential: dict[str, str]) -> tuple[dict[str, Any], str]:
-    given = credential or {
-        "account_str": os.environ.get("AZURE_STORAGE_ACCOUNT", ""),
-        "account_key": os.environ.get("AZURE_STORAGE_KEY", ""),
+def _oss_options(url: str, rest: str, credential: dict[str, str]) -> tuple[dict[str, Any], str]:
+    """Return the options for Alibaba's OSS, which is read by its S3 protocol; its variables are OSS's own."""
+    region = credential.get("region") or os.environ.get("OSS_REGION", "")
+    endpoint = credential.get("endpoint") or os.environ.get("OSS_ENDPOINT", "")
+    if not endpoint and region:
+        endpoint = f"https://oss-{region.removeprefix('oss-')}.aliyuncs.com"
+    if not endpoint:
+        raise invalid_arg(f"'{url}' needs OSS_REGION (such as cn-hangzhou) or OSS_ENDPOINT (an address)")
+    given = {
+        name: credential.get(name) or os.environ.get(variable, "") for name, variable in _OSS_KEYS.items()
     }
+    options, path = _s3_options(url, rest, {**credential, **given, "region": region})
+    client = {**options.get("client_kwargs", {}), "endpoint_url": _with_scheme(endpoint)}
+    return {"config_kwargs": _OSS, **options, "client_kwargs": client}, path
+
+
+def _with_scheme(endpoint: str) -> str:
+    return endpoint if "://" in endpoint else f"https://{endpoint}"
+
+
+def _azure_options(rest: str, credential: dict[str, str]) -> tuple[dict[str, Any], str]:
+    given = credential or {name: os.environ.get(variable, "") for name, variable in _AZURE_KEYS.items()}
     key = given.get("account_key")
     endpoint = _AZURE_ENDPOINT.fullmatch(rest)
     if endpoint is not None:
@@ -204,8 +245,16 @@ def _azure_options(rest: str, credential: dict[str, str]) -> tuple[dict[str, Any
         return {"connection_string": text}, path.rstrip("/")
     account, _, path = rest.partition("/")
     options: dict[str, Any] = {"account_name": given.get("account_str") or account.partition(".")[0]}
-    if key:
+    if given.get("auth_type") == "managed_identity":
+        options["credential"] = _managed_identity(given.get("client_id", ""))
+    elif key and given.get("auth_type") != "default":
         options["account_key"] = key
     else:
         options["anon"] = False  # uses the identity that azure-identity finds
     return options, path.rstrip("/")
+
+
+def _managed_identity(client_id: str) -> Any:
+    """Return the machine's identity: the one with this client id, that of a user, or the system's."""
+    identity = importlib.import_module("azure.identity.aio")
+    return identity.ManagedIdentityCredential(client_id=client_id or None)

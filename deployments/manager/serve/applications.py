@@ -19,10 +19,12 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
 from app.core.identifiers import deployment_name
+from app.core.private_files import full_disk
 from app.core.rollout.split import Split
 from app.ray_adapter.applications import (
     application_statuses,
     delete_application,
+    in_words,
     last_death,
     run_application,
     scale_deployment,
@@ -304,7 +306,9 @@ def _start_failure(spec: ModelSpec, error: Exception) -> str:
     died = "ActorDiedError" in detail
     if died:
         detail = last_death(spec.application) or detail
-    text = f"the replica of model '{spec.name}' could not start: {detail}"
+    elif "Worker exit detail: " in detail:
+        detail = f"its process ended {in_words(detail)}"
+    text = f"the replica of model '{spec.name}' could not start: {full_disk() or detail}"
     return f"{_not_healthy(spec)}{text}" if died else text
 
 

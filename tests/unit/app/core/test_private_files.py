@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import NoReturn
 import pytest
 
 from app.core import private_files
-from app.core.private_files import SOCKET_ROOT_BYTES, private_root, require_home, short_path, socket_root
+from app.core.private_files import (
+    SOCKET_ROOT_BYTES,
+    full_disk,
+    private_root,
+    require_home,
+    short_path,
+    socket_root,
+)
 
 
 def test_root_directory_belongs_to_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +89,21 @@ def test_a_user_without_a_home_gets_a_private_one(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("pwd.getpwuid", unknown)
     require_home()
     assert os.environ["HOME"] == str(tmp_path / f"nereid-{os.getuid()}" / "home")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    assert not full_disk(str(tmp_path))
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=9", "none", tmp_path]
+    if os.geteuid() or subprocess.call(mount):
+        pytest.skip("no right to mount")
+    text = f" on the disk of '{tmp_path}', the directory for temporary files (TMPDIR)"
+    try:
+        assert not full_disk(str(tmp_path))
+        (tmp_path / "file").write_bytes(bytes(3 << 19))
+        assert full_disk(str(tmp_path)) == f"no space is left{text}"
+        (tmp_path / "file").write_bytes(b"")
+        for number in range(7):
+            (tmp_path / str(number)).touch()
+        assert full_disk(str(tmp_path)) == f"no files can be made{text}"
+    finally:
+        subprocess.check_call(["umount", tmp_path])

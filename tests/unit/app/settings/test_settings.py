@@ -197,7 +197,7 @@ def test_repository_must_be_a_directory(tmp_path: Path) -> None:
         ([], "model_repository must be specified"),
         (str(tmp_path / "no"), f"model_repository: directory '{tmp_path}/no' does not exist"),
         (str(file), f"model_repository: '{file}' is not a directory"),
-        ("ftp://m", "model_repository: expected a directory, s3://, gs:// or as://, got 'ftp://m'"),
+        ("ftp://m", "model_repository: expected a directory, s3://, gs://, as:// or oss://, got 'ftp://m'"),
         (str(model), f"model_repository: '{model}' is a model, not a repository of models: name its parent"),
     ]
     for value, message in cases:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -196,6 +197,63 @@ def test_addresses_of_triton_are_understood(
 ) -> None:
     monkeypatch.delenv("AZURE_STORAGE_KEY", raising=False)
     assert _options(url, None) == (options, path)
+
+
+def test_oss_is_read_by_its_s3_protocol(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OSS_REGION", "OSS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InferError, match=r"needs OSS_REGION \(such as cn-hangzhou\) or OSS_ENDPOINT"):
+        Storage("oss://bucket/models")
+    monkeypatch.setenv("OSS_REGION", "cn-hangzhou")
+    monkeypatch.setenv("OSS_ACCESS_KEY_ID", "i")
+    monkeypatch.setenv("OSS_ACCESS_KEY_SECRET", "s")
+    options, path = _options("oss://bucket/models", None)
+    assert options == {
+        "key": "i",
+        "secret": "s",
+        "client_kwargs": {
+            "region_name": "cn-hangzhou",
+            "endpoint_url": "https://oss-cn-hangzhou.aliyuncs.com",
+        },
+        "config_kwargs": ADDRESSES[3][1]["config_kwargs"],
+    }
+    assert path == "bucket/models"
+    monkeypatch.setenv("OSS_ENDPOINT", bucket.url.removeprefix("s3://").partition("/bucket")[0])
+    assert list(Catalog(from_args({"model_repository": "oss://bucket/models"}), KEY).scan()) == list(
+        Catalog(from_args({"model_repository": bucket.url}), KEY).scan()
+    )
+
+
+def test_addressing_style_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_S3_ADDRESSING_STYLE", "virtual")
+    virtual = {"s3": {"addressing_style": "virtual"}}
+    assert _options("s3://https://host:9000/bucket", None)[0]["config_kwargs"] == virtual
+    path = {"s3": {"addressing_style": "path"}}
+    assert _options("s3://bucket/a", {"addressing_style": "path"})[0] == {"config_kwargs": path}
+    with pytest.raises(InferError, match="expected one of auto, path, virtual, got 'x'"):
+        _options("s3://bucket/a", {"addressing_style": "x"})
+
+
+def test_identity_of_an_azure_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    module = SimpleNamespace(ManagedIdentityCredential=lambda client_id: made.append(client_id) or "identity")
+    monkeypatch.setitem(sys.modules, "azure.identity.aio", module)
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "")
+    monkeypatch.setenv("AZURE_STORAGE_AUTH_TYPE", "managed_identity")
+    monkeypatch.setenv("AZURE_STORAGE_CLIENT_ID", "4711")
+    assert _options("as://n/c", None)[0] == {"account_name": "n", "credential": "identity"}
+    entry = {"account_str": "m", "auth_type": "managed_identity", "client_id": ""}
+    assert _options("as://n/c", entry)[0] == {"account_name": "m", "credential": "identity"}
+    assert made == ["4711", None]
+    entry = {"account_str": "m", "account_key": "k", "auth_type": "default"}
+    assert _options("as://n/c", entry)[0] == {"account_name": "m", "anon": False}
+
+
+def test_bucket_of_repositories_is_told(bucket: Bucket) -> None:
+    above = Catalog(from_args({"model_repository": [bucket.url.removesuffix("/models")]}), KEY)
+    with pytest.raises(InferError) as caught:
+        above.candidate("models", None)
+    assert f"'{bucket.url}' is a directory of models (" in caught.value.message
 
 
 def test_credential_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

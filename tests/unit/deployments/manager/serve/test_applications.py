@@ -305,6 +305,20 @@ async def test_deploy_says_how_a_replica_died(fake: FakeServe, monkeypatch: pyte
         assert str(raised.value).startswith(f"Stub process '{instance}' is not healthy. the replica of model")
 
 
+async def test_deploy_names_a_disk_that_is_full(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applications, "full_disk", lambda: "no space is left")
+    fake.status, fake.message = "DEPLOY_FAILED", "The actor is dead: killed by the OOM killer"
+    with pytest.raises(InferError, match="'m' could not start: no space is left"):
+        await deploy(SPEC)
+
+
+async def test_deploy_says_of_rays_message_what_is_so(fake: FakeServe) -> None:
+    fake.status = "DEPLOY_FAILED"
+    fake.message = "It died. Worker exit detail: Worker exits with connection error code 2. The OOM killer?"
+    with pytest.raises(InferError, match="'m' could not start: its process ended by a signal "):
+        await deploy(SPEC)
+
+
 async def test_deploy_fails_when_the_application_is_deleted(fake: FakeServe) -> None:
     with pytest.raises(InferError, match="application 'm:1' was deleted"):
         await deploy(SPEC)
