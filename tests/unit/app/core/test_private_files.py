@@ -93,7 +93,7 @@ def test_a_user_without_a_home_gets_a_private_one(tmp_path: Path, monkeypatch: p
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert not full_disk(str(tmp_path))
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=9", "none", tmp_path]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=9", "none", str(tmp_path)]
     if os.geteuid() or subprocess.call(mount):
         pytest.skip("no right to mount")
     text = f" on the disk of '{tmp_path}', the directory for temporary files (TMPDIR)"

@@ -170,6 +170,11 @@ def test_missing_bucket_is_reported(bucket: Bucket) -> None:
         nowhere.scan()
 
 
+OSS = {
+    "s3": {"addressing_style": "virtual"},
+    "request_checksum_calculation": "when_required",
+    "response_checksum_validation": "when_required",
+}
 ADDRESSES = [
     ("s3://bucket/a/b", {}, "bucket/a/b"),
     ("s3://host:9000/bucket/a", {"client_kwargs": {"endpoint_url": "http://host:9000"}}, "bucket/a"),
@@ -178,11 +183,7 @@ ADDRESSES = [
         "s3://https://oss-cn-hangzhou.aliyuncs.com:443/bucket/a",
         {
             "client_kwargs": {"endpoint_url": "https://oss-cn-hangzhou.aliyuncs.com:443"},
-            "config_kwargs": {
-                "s3": {"addressing_style": "virtual"},
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            },
+            "config_kwargs": OSS,
         },
         "bucket/a",
     ),
@@ -215,7 +216,7 @@ def test_oss_is_read_by_its_s3_protocol(bucket: Bucket, monkeypatch: pytest.Monk
             "region_name": "cn-hangzhou",
             "endpoint_url": "https://oss-cn-hangzhou.aliyuncs.com",
         },
-        "config_kwargs": ADDRESSES[3][1]["config_kwargs"],
+        "config_kwargs": OSS,
     }
     assert path == "bucket/models"
     monkeypatch.setenv("OSS_ENDPOINT", bucket.url.removeprefix("s3://").partition("/bucket")[0])
@@ -236,7 +237,12 @@ def test_addressing_style_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_identity_of_an_azure_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    module = SimpleNamespace(ManagedIdentityCredential=lambda client_id: made.append(client_id) or "identity")
+
+    def identity(client_id: str | None) -> str:
+        made.append(client_id)
+        return "identity"
+
+    module = SimpleNamespace(ManagedIdentityCredential=identity)
     monkeypatch.setitem(sys.modules, "azure.identity.aio", module)
     monkeypatch.setenv("AZURE_STORAGE_KEY", "")
     monkeypatch.setenv("AZURE_STORAGE_AUTH_TYPE", "managed_identity")
