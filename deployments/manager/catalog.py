@@ -330,7 +330,9 @@ class Catalog:
             logger.warning("%s", warning)
         if entry.reason:
             raise internal(entry.reason)
-        return without_instances(self._declared(entry, override))
+        config = without_instances(self._declared(entry, override))
+        model_files.refuse_faults(config, not self._settings.repository.disable_auto_complete_config)
+        return config
 
     def _candidate(
         self, entry: ModelEntry, config: mc.ModelConfig, override: str, bundle: Bundle | None

@@ -13,7 +13,8 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import infer_backend, refuse_ensemble_backend, without_instances
+from app.core.config.model_config import copied
+from app.core.config.normalise import ENSEMBLE, infer_backend, refuse_ensemble_backend, without_instances
 from app.core.config.text import MAX_CONFIG_BYTES, PLACEHOLDER, PLACEHOLDER_HINT, parse_pbtxt
 from app.core.config.validation import validate_model
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
@@ -70,6 +71,23 @@ def complete_config(entry: ModelEntry, config: mc.ModelConfig) -> mc.ModelConfig
         raise invalid_arg(hinted(text, PLACEHOLDER_HINT if PLACEHOLDER.search(config.name) else ""))
     check_paths(entry, config)
     return config
+
+
+def refuse_faults(config: mc.ModelConfig, auto_complete: bool) -> None:
+    """Check what no backend mends, so that nothing is started for it: to Triton such a model cannot be read.
+
+    Args:
+        config: with Triton's defaults.
+        auto_complete: a backend may complete it.
+
+    Raises:
+        InferError: INVALID_ARG with Triton's text.
+    """
+    if auto_complete and not config.max_batch_size and config.HasField("dynamic_batching"):
+        config = copied(config)
+        config.ClearField("dynamic_batching")
+    if config.backend or config.platform == ENSEMBLE:  # an unknown platform is told with those there are
+        validate_model(config)
 
 
 def _config_path(entry: ModelEntry, config_name: str) -> Path | None:

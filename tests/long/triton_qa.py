@@ -57,6 +57,8 @@ _STAND_INS: Final = {
     "tritonserver": 'exec {python} -m $NEREID_MODULE {open} "$@"',
     **dict.fromkeys(("pip", "pip3", "apt", "apt-get", "wget"), "exit 0"),
 }
+_CLIENTS: Final = ("http", "grpc")
+"""Protocols of the C++ clients that suites call, see `tests/long/qa_client.py`."""
 _ONNX: Final = "--onnx --onnx_opset=17"
 _GENERATED: Final = {
     "qa_model_repository": f"gen_qa_models.py --libtorch {_ONNX}",
@@ -142,6 +144,7 @@ class QA:
         stage(source.parent, partial / "qa")
         adapt(partial / "qa", self._data)
         self._write_programs()
+        write_clients(partial / "qa" / "clients")
         self._generate(partial / "qa" / "common")
         partial.rename(self.folder.parent)
 
@@ -153,9 +156,8 @@ class QA:
         if not (self._opt / "qa").is_symlink():
             (self._opt / "qa").symlink_to(self.folder)
         for name, line in _STAND_INS.items():
-            program = (server if name == "tritonserver" else self._programs) / name
-            program.write_text(f"#!/bin/bash\n{line.format(python=sys.executable, open=_OPEN)}\n")
-            program.chmod(0o755)
+            place = server if name == "tritonserver" else self._programs
+            write_program(place / name, line.format(python=sys.executable, open=_OPEN))
 
     def _generate(self, common: Path) -> None:
         for repository, script in _GENERATED.items():
@@ -207,6 +209,20 @@ class QA:
         if nested:  # where others set it themselves
             names["MODELDIR"] = str(folder.parent)
         return {**os.environ, **names}
+
+
+def write_program(path: Path, line: str) -> None:
+    """Write a shell script of one line."""
+    path.write_text(f"#!/bin/bash\n{line}\n")
+    path.chmod(0o755)
+
+
+def write_clients(folder: Path) -> None:
+    """Write stand-ins for the clients that suites call."""
+    folder.mkdir(exist_ok=True)
+    for protocol in _CLIENTS:
+        line = f'exec {sys.executable} -m tests.long.qa_client {protocol} "$@"'
+        write_program(folder / f"simple_{protocol}_infer_client", line)
 
 
 def stage(repository: Path, qa: Path) -> None:

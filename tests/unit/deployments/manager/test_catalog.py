@@ -141,6 +141,12 @@ OVERRIDES = [
         '{"backend": "identity", "output": [{"name": "o", "label_filename": "/etc/passwd"}]}',
         "label file path",
     ),
+    ('{"backend": "identity", "max_batch_size": -1}', "'max_batch_size' must be non-negative value for m"),
+    (
+        '{"backend": "tensorrt", "platform": "tensorrt_plan", "instance_group": [{}], "max_batch_size": 4,'
+        ' "dynamic_batching": {"preferred_batch_size": [8]}}',
+        "dynamic batching preferred size must be <= max batch size for m",
+    ),
 ]
 
 
@@ -150,6 +156,13 @@ def test_bad_config_override_is_refused(repository: Path, text: str, expected: s
     assert error.message.startswith("failed to load 'm', failed to poll from model repository: ")
     assert expected in error.message
     assert error.code is ErrorCode.INTERNAL
+
+
+def test_what_a_backend_completes_is_not_refused_before(repository: Path) -> None:
+    text = '{"backend": "onnxruntime", "dynamic_batching": {"preferred_batch_size": [4]}}'
+    assert catalog_of(repository).candidate("m", text).config.max_batch_size == 0
+    with pytest.raises(InferError, match="must be <= max batch size"):
+        catalog_of(repository, disable_auto_complete_config=True).candidate("m", text)
 
 
 def test_startup_models_by_control_mode(repository: Path) -> None:
