@@ -18,6 +18,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
 from app.core.inference import Sink
 from app.core.statistics import EnsembleReports
+from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ensemble.runner import EnsembleRunner
 from app.rollout.reporter import OutcomeReporter
@@ -53,7 +54,7 @@ class Connection:
         self.ensembles = router.ensembles = EnsembleRunner(router)
         self.manager = manager
         self.rollouts = router.splits = RolloutTraffic(router)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
 
     @classmethod
     async def open(cls, spec: ModelSpec) -> "Connection":
@@ -75,7 +76,8 @@ class Connection:
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
         following = follow(connection.manager, router, watcher, lambda _: routing.set())
         reporting = OutcomeReporter(connection.rollouts, connection.manager.report_outcomes, watcher).run()
-        connection._tasks = [loop.create_task(task) for task in (following, reporting)]
+        for work in (following, reporting):
+            connection._tasks.start(work)
         try:
             async with asyncio.timeout(_FIRST_TABLE_S):
                 await routing.wait()
@@ -86,8 +88,7 @@ class Connection:
 
     async def close(self) -> None:
         """Stop following the manager and close every channel."""
-        for task in self._tasks:
-            task.cancel()
+        await self._tasks.cancel()
         await self.router.close(1.0)
 
 
@@ -99,6 +100,7 @@ class ModelCalls(Calls):
         self._spec = spec
         self._plane = plane
         self._opening: asyncio.Task[Any] | None = None
+        self._sending = Tasks()
         self._inline_loop: InlineEventLoop | None = None
         self.loaded = False
         """Whether the model is loaded; until then, the models that it loads are part of its own load."""
@@ -221,7 +223,7 @@ class ModelCalls(Calls):
             else:
                 self._send(opened.router, call, decoupled)
 
-        asyncio.get_running_loop().create_task(work).add_done_callback(done)
+        self._sending.start(work).add_done_callback(done)
 
     def _send(self, router: Router, call: BlsCall, decoupled: bool) -> None:
         request = call.request

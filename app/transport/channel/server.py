@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.transport.channel.compiled_ends import server_end
 from app.transport.channel.connection import Connection
@@ -70,7 +71,7 @@ class _ServerConnection(Connection):
         self._server = server
         self._handler = server.handler
         self._streams: dict[int, Cancel] = {}
-        self._controls: set[asyncio.Task[None]] = set()
+        self._controls = Tasks()
         self._reading = True
         end = server_end(self, self._loop, self._streams, self._handler, _nothing)
         if end is not None:
@@ -160,9 +161,7 @@ class _ServerConnection(Connection):
         if len(self._controls) >= self.settings.max_controls:
             self._refuse_control(frame.stream, _TOO_MANY_CONTROLS)
             return
-        task = self._loop.create_task(self._control(frame.stream, verb, payload))
-        self._controls.add(task)
-        task.add_done_callback(self._controls.discard)
+        self._controls.start(self._control(frame.stream, verb, payload))
 
     def _ping_received(self, frame: Frame) -> None:
         self.send_frame(Kind.PONG)
@@ -222,8 +221,7 @@ class ChannelServer:
         self._key = key
         self._settings = settings
         self._listeners: list[socket.socket] = []
-        self._accepting: set[asyncio.Task[None]] = set()
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting, self._handshakes = Tasks(), Tasks()
         self._slots = asyncio.Semaphore(settings.max_handshakes)
         self._draining = False
         self._ready = True
@@ -261,8 +259,7 @@ class ChannelServer:
 
     def _accept_on(self, listener: socket.socket) -> None:
         self._listeners.append(listener)
-        task = asyncio.get_running_loop().create_task(self._accept(listener))
-        self._accepting.add(task)
+        self._accepting.start(self._accept(listener))
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -279,13 +276,7 @@ class ChannelServer:
             except BaseException:
                 self._slots.release()
                 raise
-            task = loop.create_task(self._handshake(sock))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshake_done)
-
-    def _handshake_done(self, task: asyncio.Task[None]) -> None:
-        self._handshakes.discard(task)
-        self._slots.release()
+            self._handshakes.start(self._handshake(sock)).add_done_callback(lambda _: self._slots.release())
 
     async def _handshake(self, sock: socket.socket) -> None:
         """Shake hands with a new client and open its connection."""
@@ -363,9 +354,7 @@ class ChannelServer:
     async def close(self) -> None:
         """Close every connection; requests in flight are cancelled, and fail at their callers."""
         await self._stop_listening()
-        for task in self._handshakes:
-            task.cancel()
-        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        await self._handshakes.cancel()
         for connection in list(self.connections):
             connection.close()
         deadline = monotonic() + 1.0
@@ -377,10 +366,7 @@ class ChannelServer:
             await asyncio.sleep(0)
 
     async def _stop_listening(self) -> None:
-        for task in self._accepting:
-            task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
-        self._accepting.clear()
+        await self._accepting.cancel()
         for listener in self._listeners:
             if listener.family == socket.AF_UNIX:
                 _unlink(listener.getsockname())

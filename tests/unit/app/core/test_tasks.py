@@ -1,9 +1,11 @@
+import ast
 import asyncio
 import gc
 
 import pytest
 
 from app.core.tasks import Tasks
+from tests.unit.test_imports import ROOT
 
 
 async def test_a_task_that_nobody_else_keeps_ends() -> None:
@@ -36,3 +38,25 @@ async def test_the_result_is_that_of_the_task() -> None:
     assert await tasks.start(work(fails=False)) == 3
     with pytest.raises(ValueError, match="no"):
         await tasks.start(work(fails=True))
+
+
+def is_lost(node: ast.AST) -> bool:
+    """Whether a statement makes a task that nothing refers to afterwards."""
+    made = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(made, ast.Call) and ast.unparse(made.func).endswith(".add_done_callback"):
+        made = made.func.value if isinstance(made.func, ast.Attribute) else None
+    called = ast.unparse(made.func) if isinstance(made, ast.Call) else ""
+    return called.endswith(("create_task", "ensure_future")) and "group" not in called
+
+
+def test_every_task_is_kept() -> None:
+    """An event loop may lose one that nobody keeps: `Tasks.start` does."""
+    assert is_lost(ast.parse("loop.create_task(work()).add_done_callback(done)").body[0])
+    lost = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for tree in ("app", "backends", "deployments", "nereid", "client/nereid_client")
+        for path in (ROOT / tree).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if is_lost(node) and isinstance(node, ast.Expr)
+    ]
+    assert lost == []
