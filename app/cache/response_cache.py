@@ -61,7 +61,17 @@ Found = Callable[[Entry | None], None]
 
 
 class ResponseCache(ABC):
-    """Storage of entries. All methods run on the data-plane loop."""
+    """Storage of entries. All methods run on the data-plane loop.
+
+    Attributes:
+        failures: lookups and insertions that have failed.
+    """
+
+    failures = 0
+
+    def open(self) -> None:
+        """Connect, to learn at once whether that fails."""
+        return None
 
     @abstractmethod
     def lookup(self, key: bytes, found: Found) -> None:
@@ -118,6 +128,11 @@ class RedisCache(ResponseCache):
         self._decode = msgspec.msgpack.Decoder(Entry).decode
         self._tasks = Tasks()
         self._paused_until = 0.0
+        self._works = True
+        self._address = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+
+    def open(self) -> None:
+        self._tasks.start(self._lookup(b"", lambda _: None))
 
     def lookup(self, key: bytes, found: Found) -> None:
         if time.monotonic() < self._paused_until:
@@ -139,6 +154,7 @@ class RedisCache(ResponseCache):
         try:
             data = await self._client.get(_redis_key(key))
             entry = self._decode(data) if data is not None else None
+            self._succeeded()
         except Exception as error:
             self._pause(error)
         found(entry)
@@ -146,12 +162,22 @@ class RedisCache(ResponseCache):
     async def _insert(self, key: bytes, entry: Entry) -> None:
         try:
             await self._client.set(_redis_key(key), msgspec.msgpack.encode(entry))
+            self._succeeded()
         except Exception as error:
             self._pause(error)
 
     def _pause(self, error: Exception) -> None:
+        self.failures += 1
         self._paused_until = time.monotonic() + _PAUSE_S
-        logger.warning("response cache: Redis failed (%s); serving without it for %g s", error, _PAUSE_S)
+        if self._works:  # said once, however long it takes
+            self._works = False
+            text = "response cache: Redis at %s failed (%s); serving without it, and asking again every %g s"
+            logger.warning(text, self._address, error, _PAUSE_S)
+
+    def _succeeded(self) -> None:
+        if not self._works:
+            self._works = True
+            logger.info("response cache: Redis at %s works again", self._address)
 
 
 def _redis_key(key: bytes) -> str:

@@ -160,8 +160,8 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     `inference_count` counts batch items (rows), `execution_count` model executions, `failures` requests by
     `FailureReason`, `releases` batches by why the dynamic batcher released them, `refusals` requests of an
     overloaded model by what limited their wait, `batches` executions by their rows, `restarts` unexpected
-    ends of replicas, `responses` those that a backend times, by their number. `durations` are seconds of
-    requests that succeeded: "request", "queue", "compute". `summaries` and `first_response` (milliseconds)
+    ends of replicas, `responses` those that a backend times, by their number, `cache_failures`
+    failed uses of the response cache. `durations` are seconds of requests that succeeded: "request", "queue", "compute". `summaries` and `first_response` (milliseconds)
     depend on `--metrics-config`.
     """
 
@@ -184,6 +184,7 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     queue_age_ns: Annotated[int, max] = 0
     expected_wait_ns: Annotated[int, max] = 0
     has_cache: Annotated[bool, or_] = False
+    cache_failures: Annotated[int, add] = 0
     restarts: Annotated[int, add] = 0
     durations: Annotated[dict[str, Histogram], add_values] = {}
     summaries: Annotated[dict[str, Summary], add_values] = {}

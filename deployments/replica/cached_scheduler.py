@@ -70,6 +70,15 @@ class CachedScheduler:
             self._cache.insert(key, Entry.from_response(response))
         self._statistics.record_miss(lookup_ns + time.monotonic_ns() - started)
 
+    @property
+    def failures(self) -> int:
+        """Lookups and insertions of the cache that have failed."""
+        return self._cache.failures
+
+    def open(self) -> None:
+        """Connect the cache."""
+        self._cache.open()
+
     async def close(self) -> None:
         """Close the cache's connections."""
         await self._cache.close()

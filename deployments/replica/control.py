@@ -72,6 +72,7 @@ class ReplicaHandler:
             expected_wait_ns=served.scheduler.expected_wait_ns,
             refusals=served.scheduler.admission.refused,
             has_cache=served.cached is not None,
+            cache_failures=0 if served.cached is None else served.cached.failures,
             custom=custom,
             responses=dict(served.model.responses),
         )

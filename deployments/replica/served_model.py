@@ -164,6 +164,8 @@ class ServedModel:
 
     async def open(self) -> None:
         """Start to execute submitted requests."""
+        if self.cached is not None:
+            self.cached.open()
         await self.instances.open()
 
     def close(self, timeout: float) -> None:

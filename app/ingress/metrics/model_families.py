@@ -187,6 +187,12 @@ REQUESTS: Final[tuple[Family[ModelReading], ...]] = (
         lambda m: m.report.cache_miss.ns // 1000,
         _CACHED,
     ),
+    _counter(
+        "nereid_cache_failures",
+        "Number of lookups and insertions of the response cache that failed",
+        lambda m: m.report.cache_failures,
+        _CACHED,
+    ),
     Family(
         "nereid_batch_size",
         "histogram",

