@@ -160,9 +160,9 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     `inference_count` counts batch items (rows), `execution_count` model executions, `failures` requests by
     `FailureReason`, `releases` batches by why the dynamic batcher released them, `refusals` requests of an
     overloaded model by what limited their wait, `batches` executions by their rows, `restarts` unexpected
-    ends of replicas, `responses` those that a backend times, by their number, `cache_failures`
-    failed uses of the response cache. `durations` are seconds of requests that succeeded: "request", "queue", "compute". `summaries` and `first_response` (milliseconds)
-    depend on `--metrics-config`.
+    ends of replicas, `responses` those that a backend times, by their number, `cache_failures` lookups and
+    insertions of the response cache. `durations` are seconds of requests that succeeded: "request", "queue",
+    "compute". `summaries` and `first_response` (milliseconds) depend on `--metrics-config`.
     """
 
     last_inference_ns: Annotated[int, max] = 0

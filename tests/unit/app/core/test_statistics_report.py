@@ -44,6 +44,7 @@ def full(factor: int) -> ReplicaReport:
         queue_age_ns=factor,
         expected_wait_ns=factor,
         has_cache=factor > 1,
+        cache_failures=factor,
         restarts=factor,
         durations={"queue": Histogram((1.0,), [factor, 1], 0.25 * factor)},
         summaries={"queue": Summary(factor, 10 * factor, {-1: factor, factor: 1})},
