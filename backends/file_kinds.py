@@ -139,6 +139,13 @@ def _safetensors(file: ModelFile) -> bool:
     return header or file.ends(".safetensors")
 
 
+PICKLE: Final = Kind(
+    "a pickle, as scikit-learn and joblib write it",
+    "make a Python model of it: nereid new NAME --from FILE (its loads execute the pickle); or convert it: "
+    "skl2onnx.to_onnx(model, X[:1], options={id(model): {'zipmap': False}}) (leave out 'options' for a "
+    "regressor); treelite.sklearn.import_model(model).serialize('checkpoint.tl'), for the backend fil",
+    lambda file: file.ends(*_PICKLES) or _pickled(file),
+)
 KINDS: Final = (
     Kind(
         "a pointer of Git LFS, not the file itself",
@@ -206,8 +213,8 @@ KINDS: Final = (
     ),
     Kind(
         "of a model of transformers that does not generate text, such as a classifier or an encoder",
-        "export it: optimum-cli export onnx --model FOLDER . (then serve model.onnx); or "
-        f"{_PYTHON} with transformers",
+        "make a Python model of it: nereid new NAME --from FOLDER; or export it: optimum-cli export onnx "
+        "--model FOLDER . (then serve model.onnx)",
         lambda file: file.architecture is not None and not file.architecture.generates,
     ),
     Kind(
@@ -259,13 +266,7 @@ KINDS: Final = (
         lambda file: file.ends(".tl"),
         serves="fil",
     ),
-    Kind(
-        "a pickle, as scikit-learn and joblib write it",
-        "convert it: skl2onnx.to_onnx(model, X[:1], options={id(model): {'zipmap': False}}) (leave out "
-        "'options' for a regressor); treelite.sklearn.import_model(model).serialize('checkpoint.tl'), for"
-        f" the backend fil; or {_PYTHON}",
-        lambda file: file.ends(*_PICKLES) or _pickled(file),
-    ),
+    PICKLE,
     Kind(
         "an OpenVINO model",
         "name it model.xml, with its weights beside it as model.bin",

@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
     "migrate": Command("app.commands.migrate", "Make a repository of the models of another server."),
+    "new": Command("app.commands.new.command", "Make a model's directory from a file, a folder or nothing."),
     "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),
     "rollout": Command("app.commands.rollout.command", "Show, change and compare rollouts of new versions."),
     "status": Command("app.commands.status", "Print addresses, models and processes of a server."),

@@ -85,6 +85,25 @@ class Exported(Program):
         return [] if self._examples is None else _pytree.tree_leaves(self._examples)
 
 
+def signature(path: Path) -> tuple[list[Any], list[Any]]:
+    """Return the tensors, without values, that the program of a file takes and returns.
+
+    Dimensions that may vary are no `int`.
+
+    Raises:
+        InferError: as of `Exported.open`.
+    """
+    _refuse_pickles(path)
+    try:
+        program = torch.export.load(path)
+    except Exception as error:
+        raise internal(f"'{path}' cannot be read: {first_line(error)}") from error
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    names = program.graph_signature.user_inputs, program.graph_signature.user_outputs
+    given, returned = ([values.get(str(name)) for name in own] for own in names)
+    return given, returned
+
+
 def _flat(module: Any) -> Any:
     """Return a module with the same operators, weights and buffers, of leaves and without guards."""
     graph = torch.fx.Graph()

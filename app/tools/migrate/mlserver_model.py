@@ -1,6 +1,6 @@
 """Predicts by a scikit-learn, XGBoost or LightGBM model, as MLServer's runtimes do.
 
-Written by `nereid migrate mlserver`.
+Written by `nereid migrate mlserver`, and by `nereid new` for a pickle of scikit-learn.
 """
 
 import json
@@ -17,6 +17,7 @@ class Loaded:
     Attributes:
         functions: by the names of outputs.
         width: the number of features, 0 if the model does not know it.
+        names: of the outputs, where the configuration declares none.
     """
 
     def __init__(self, parameters: Any) -> None:
@@ -26,6 +27,8 @@ class Loaded:
         self.functions = {name: getattr(model, name, None) for name in OUTPUTS}
         self.width = int(width or 0)
         self.default = parameters.get("predict_fn", {}).get("string_value") or "predict"
+        wanted = parameters.get("outputs", {}).get("string_value") or self.default
+        self.names = [name for name in wanted.split(",") if self.functions.get(name)] or [self.default]
 
     def predict(self, name: Any, array: Any) -> Any:
         """Return an output of at least two dimensions."""
@@ -83,12 +86,12 @@ class TritonPythonModel:
             config.add_input(
                 {"name": "predict", "data_type": "TYPE_FP32", "dims": [*rows, loaded.width or -1]}
             )
-        if not known["output"]:
+        for name in [] if known["output"] else loaded.names:
             try:
-                found = loaded.predict(loaded.default, np.zeros((1, loaded.width), np.float32))
+                found = loaded.predict(name, np.zeros((1, loaded.width), np.float32))
             except Exception as error:
                 raise pb_utils.TritonModelException(f"declare the output in config.pbtxt: {error}") from error
-            tensor = {"name": loaded.default, "data_type": data_type(found.dtype)}
+            tensor = {"name": name, "data_type": data_type(found.dtype)}
             config.add_output({**tensor, "dims": [*rows, *found.shape[1:]]})
         return config
 

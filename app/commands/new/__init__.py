@@ -1,0 +1,1 @@
+"""Models made from what people have: a file, a folder, or nothing yet."""
