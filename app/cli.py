@@ -120,7 +120,7 @@ def _run(command: Command, argv: Sequence[str]) -> int:
     status = 1
     with _closed_pipe():
         try:
-            status = command.run(argv)
+            status = command.run(argv, main)
         except KeyboardInterrupt:
             status = 130
         sys.stdout.flush()

@@ -1,6 +1,6 @@
 """Commands beside the server itself: `nereid NAME [ARGUMENT ...]`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Final, NamedTuple
 
@@ -12,14 +12,17 @@ class Command(NamedTuple):
         module: has `main`, from the arguments behind the command's name to the exit status; it is imported
             when the command runs.
         help: one sentence for the usage text.
+        serves: `main` takes, behind the arguments, what runs the server by its command line.
     """
 
     module: str
     help: str
+    serves: bool = False
 
-    def run(self, argv: Sequence[str]) -> int:
+    def run(self, argv: Sequence[str], server: Callable[[Sequence[str]], None]) -> int:
         """Run the command; return its exit status."""
-        status: int = import_module(self.module).main(argv)
+        main = import_module(self.module).main
+        status: int = main(argv, server) if self.serves else main(argv)
         return status
 
 
@@ -36,6 +39,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "new": Command("app.commands.new.command", "Make a model's directory from a file, a folder or nothing."),
     "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),
     "rollout": Command("app.commands.rollout.command", "Show, change and compare rollouts of new versions."),
+    "serve": Command("app.commands.serve", "Serve a file, a folder or a model as it stands.", serves=True),
     "status": Command("app.commands.status", "Print addresses, models and processes of a server."),
     "token": Command("app.commands.token", "Make, list and revoke tokens of clients."),
 }

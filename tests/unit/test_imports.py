@@ -15,9 +15,10 @@ TREES = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
-app.commands: app.access app.console app.core app.core.config app.core.observability
+app.commands: app.access app.commands.new app.console app.core app.core.config app.core.observability
     app.engine app.offline app.routing app.settings app.tools app.tools.migrate backends
     deployments.environments deployments.execution deployments.manager deployments.model_store nereid
+app.commands.new: app.core app.tools.migrate backends backends.pytorch
 app.commands.rollout: app.commands app.core.rollout app.tools
 app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
