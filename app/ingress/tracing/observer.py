@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from app.core.encoding import to_msgpack
-from app.core.errors import InferError, shortened
+from app.core.errors import ErrorCode, InferError, shortened
 from app.core.inference import Call, Sink
 from app.core.observability.live_settings import LiveChange, LiveSettings
 from app.core.observability.log import VERBATIM, LogConfig, configure_logging
@@ -231,7 +231,10 @@ class _Observed:
 
     def _extend(self, trace: Trace, response: InferResponse, received_ns: int) -> None:
         names = _ACTIVITIES[self._origin.protocol]
-        if response.timestamps is not None:
+        failure = response.failure
+        # The replica's timestamps are not awaited for a request that was cancelled.
+        cancelled = failure is not None and failure.code is ErrorCode.CANCELLED
+        if response.timestamps is not None or cancelled:
             call = traced_call(self.request, response, self._sent_ns, received_ns)
             trace.stamps += stamps_of(call.timestamps)
             trace.activities = call.timestamps.activities

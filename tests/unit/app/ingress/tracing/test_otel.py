@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.trace_settings import TraceSettings, parse_trace_config
-from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall
+from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall, failed
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
@@ -103,6 +104,17 @@ def test_spans_are_tritons(collector: Collector) -> None:
     assert attributes["triton.request_id"].string_value == "r1"
     resource = collector.requests[0].resource_spans[0].resource
     assert {a.key: a.value.string_value for a in resource.attributes}["service.name"] == "mine"
+
+
+def test_cancelled_request_has_the_span_of_its_model(collector: Collector) -> None:
+    watch = observer(collector, "rate=1")
+    _, sink = observe(watch, REQUEST, lambda _: None, RequestOrigin("http", 50))
+    sink(failed(Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED), "r1"))
+    watch.close()
+    spans = collector.spans()
+    assert set(spans) == {"InferRequest", "m"}, "whether it was executed is not known"
+    assert spans["m"].parent_span_id == spans["InferRequest"].span_id
+    assert [event.name for event in spans["m"].events] == ["REQUEST_START", "REQUEST_END"]
 
 
 def test_one_trace_from_the_client_to_what_a_step_calls(collector: Collector) -> None:
