@@ -128,3 +128,11 @@ CASES: Final[dict[str, Case]] = {
     ),
     "NereidCertificateExpires": Case(10, {EXPIRY: f"{13 * 86400}x20"}, {EXPIRY: f"{15 * 86400}x20"}),
 }
+
+FIRST_FAILURE: Final = Case(
+    20,
+    {LOADS: "_x15 1x15", STATE % "UNAVAILABLE": "1x30"},
+    {LOADS: "_x15 1x15"},
+    {LOADS: "1x30", STATE % "READY": "1x30"},
+)
+"""A model whose first load has failed; one that was removed before Prometheus started; an old failure."""

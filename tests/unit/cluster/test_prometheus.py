@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.server import ROOT
-from tests.unit.cluster.alert_cases import CASES, Case, Series
+from tests.unit.cluster.alert_cases import CASES, FIRST_FAILURE, Case, Series
 
 RULES: Final = ROOT / "cluster/prometheus/nereid.rules.yml"
 PROMTOOL: Final = shutil.which("promtool")
@@ -94,6 +94,7 @@ def test_prometheus_reads_every_way_to_find_servers(tmp_path: Path) -> None:
 @promtool
 def test_alerts_fire_at_a_fault_and_not_without(tmp_path: Path) -> None:
     tests = [as_test(alert, case) for alert, case in CASES.items()]
+    tests.append(as_test("NereidLoadFailed", FIRST_FAILURE))
     given = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     path = tmp_path / "cases.yml"
     path.write_text(yaml.safe_dump(given))
