@@ -20,6 +20,8 @@ INTERNALS = ("app", "backends", "deployments")
 found = find_packages(include=[pattern for name in INTERNALS for pattern in (name, f"{name}.*")])
 # Beside its own distribution, which need not be installed where the server is.
 found += [f"client.{name}" for name in find_packages("client")]
+# What `nereid files` writes; an image is built without.
+FILES = [name for name in ("cluster", "docs") if (ROOT / name).is_dir()]
 
 extension = Extension(
     "nereid._server.app.native.extension",
@@ -42,7 +44,8 @@ if compiler is not None:  # Python names the one that it was compiled with, whic
 
 setup(
     py_modules=["triton_python_backend_utils"],
-    packages=["nereid", *(f"nereid._server.{name}" for name in found)],
-    package_dir={f"nereid._server.{name}": name for name in (*INTERNALS, "client")},
+    packages=["nereid", *(f"nereid._server.{name}" for name in (*found, *FILES))],
+    package_dir={f"nereid._server.{name}": name for name in (*INTERNALS, "client", *FILES)},
+    package_data={f"nereid._server.{name}": ["**/*", "**/.*"] for name in FILES},
     ext_modules=[extension, rare_checks],
 )

@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "app.commands.dev", "Serve models in one process, and load them again when files are saved."
     ),
     "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
+    "files": Command("app.commands.files", "Write files to deploy and watch a server with, or its pages."),
     "migrate": Command("app.commands.migrate", "Make a repository of the models of another server."),
     "new": Command("app.commands.new.command", "Make a model's directory from a file, a folder or nothing."),
     "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),

@@ -64,9 +64,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     built_here = shutil.ignore_patterns("__pycache__", "*.so")
-    for package in ("app", "backends", "client", "deployments", "nereid"):
+    for package in ("app", "backends", "client", "cluster", "deployments", "docs", "nereid"):
         shutil.copytree(ROOT / package, source / package, ignore=built_here)
-    for file in ("README.md", "pyproject.toml", "setup.py", "triton_python_backend_utils.py"):
+    for file in ("LICENSE", "README.md", "pyproject.toml", "setup.py", "triton_python_backend_utils.py"):
         shutil.copy(ROOT / file, source)
     build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
     subprocess.run([sys.executable, "-m", "pip", *build], check=True, timeout=100)
@@ -151,6 +151,17 @@ def test_installed_commands_run(commands: Path, project: Path) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (1, "absent: No such file or directory\n")
+
+
+def test_installed_files_are_written(commands: Path, tmp_path: Path) -> None:
+    wanted = {"prometheus": "nereid.rules.yml", "docs": "scale.md", "systemd": "nereid.service"}
+    for what, name in wanted.items():
+        run = [str(commands / "nereid"), "files", what, str(tmp_path / what)]
+        environment = {**os.environ, "PYTHONPATH": ""}
+        done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        folder = "docs" if what == "docs" else f"cluster/{what}"
+        assert (tmp_path / what / name).read_bytes() == (ROOT / folder / name).read_bytes()
 
 
 def test_installed_server_answers_beside_packages_of_its_names(server: Server) -> None:
