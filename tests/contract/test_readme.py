@@ -1,4 +1,4 @@
-"""The examples of README.md, as they stand, against a server with the example models."""
+"""The examples of README.md and docs/examples.md, as they stand, against a server with the example models."""
 
 import re
 import subprocess
@@ -11,23 +11,35 @@ import pytest
 from tests.contract.conftest import Addresses
 from tests.server import ROOT
 
-README = (ROOT / "README.md").read_text().partition("## Your own models")[0]
+PAGES = ("README.md", "docs/examples.md")
 
 
-def examples() -> Iterator[tuple[str, str, str]]:
+def examples(page: str) -> Iterator[tuple[str, str, str]]:
     """Each example: its language, its code and what it prints, which follows as an indented block."""
-    for code, printed in re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", README, re.DOTALL):
+    text = (ROOT / page).read_text()
+    for code, printed in re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", text, re.DOTALL):
         yield "python", code, textwrap.dedent(printed)
-    for code, printed in re.findall(r"^    (curl .*?)\n\n(.*?)(?=\n\S)", README, re.DOTALL | re.MULTILINE):
+    for code, printed in re.findall(r"^    (curl .*?)\n\n(.*?)(?=\n\S)", text, re.DOTALL | re.MULTILINE):
         yield "sh", textwrap.dedent(code), textwrap.dedent(printed)
 
 
-SHELL = [(code, printed) for language, code, printed in examples() if language == "sh"]
-PYTHON = [(code, printed) for language, code, printed in examples() if language == "python"]
+def of_language(wanted: str, page: str) -> list[tuple[str, str]]:
+    return [(code, printed) for language, code, printed in examples(page) if language == wanted]
+
+
+SHELL = [example for page in PAGES for example in of_language("sh", page)]
+PYTHON = {page: of_language("python", page) for page in PAGES}
 
 
 def test_examples_are_found() -> None:
-    assert (len(SHELL), len(PYTHON)) == (5, 4)
+    assert (len(SHELL), [len(found) for found in PYTHON.values()]) == (5, [1, 3])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_example_lacks_what_it_prints(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert text.count("```python") == len(PYTHON[page])
+    assert len(re.findall(r"^    curl ", text, re.MULTILINE)) == len(of_language("sh", page))
 
 
 def moved(code: str, server: Addresses) -> str:
@@ -64,8 +76,10 @@ def test_curl_prints_what_is_written(server: Addresses, code: str, expected: str
     assert same(printed, expected), printed
 
 
-def test_python_prints_what_is_written(server: Addresses) -> None:
-    """In one program, because a later example uses the names of an earlier one."""
-    program = "\nprint('---')\n".join(moved(code, server) for code, _ in PYTHON)
+@pytest.mark.parametrize("page", PAGES)
+def test_python_prints_what_is_written(server: Addresses, page: str) -> None:
+    """In one program, because a later example of a page uses the names of an earlier one."""
+    program = "\nprint('---')\n".join(moved(code, server) for code, _ in PYTHON[page])
     printed = run([sys.executable, "-c", program]).split("---\n")
-    assert all(same(text, expected) for text, (_, expected) in zip(printed, PYTHON, strict=True)), printed
+    written = [expected for _, expected in PYTHON[page]]
+    assert all(same(*pair) for pair in zip(printed, written, strict=True)), printed
