@@ -46,6 +46,5 @@ setup(
     py_modules=["triton_python_backend_utils"],
     packages=["nereid", *(f"nereid._server.{name}" for name in (*found, *FILES))],
     package_dir={f"nereid._server.{name}": name for name in (*INTERNALS, "client", *FILES)},
-    package_data={f"nereid._server.{name}": ["**/*", "**/.*"] for name in FILES},
     ext_modules=[extension, rare_checks],
 )

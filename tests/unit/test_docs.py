@@ -61,6 +61,12 @@ def test_table_of_folders_is_complete() -> None:
     assert rows == sorted({str(path.parent.relative_to(ROOT)) for path in modules().values()}, key=by_tree)
 
 
+def test_index_of_pages_is_complete() -> None:
+    text = (ROOT / "docs" / "README.md").read_text()
+    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    assert {page for page in pages if f"({page})" not in text} == set()
+
+
 def by_tree(folder: str) -> tuple[bool, str]:
     """The public package first, then alphabetically."""
     return folder != "nereid", folder
