@@ -82,9 +82,10 @@ def batch(
     repository: str | Sequence[str],
     model: str,
     version: str = "",
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
     keep: Sequence[str] = (),
     outputs: Sequence[str] = (),
+    classes: int = 0,
     batch_size: int = 1024,
     actors: int = 1,
     on_error: str = "row",
@@ -99,9 +100,10 @@ def batch(
         repository: directories of models.
         model: the model's name; ensembles and models that call others, too.
         version: "" for the one that the version policy chooses.
-        columns: names of columns by input, where they differ.
+        columns: the column of an input, where its name differs, or several, whose values are joined.
         keep: columns that the answers have, too.
         outputs: names of the outputs that are wanted; all by default.
+        classes: the so many best classes of each output, "value:index:label", in place of its values.
         batch_size: rows that an actor gets at once; the model's requests are as large as it takes, up to 32.
         actors: processes, each of which loads the model.
         on_error: "row" to keep rows that fail, with their error; "fail" to fail with the first one.
@@ -115,9 +117,12 @@ def batch(
         "repository": (repository,) if isinstance(repository, str) else tuple(repository),
         "model": model,
         "version": version,
-        "columns": dict(columns or {}),
+        "columns": {
+            name: (each,) if isinstance(each, str) else tuple(each) for name, each in (columns or {}).items()
+        },
         "keep": tuple(keep),
         "outputs": tuple(outputs),
+        "classes": classes,
         "fail": on_error == "fail",
         "flags": dict(flags or {}),
     }

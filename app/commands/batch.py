@@ -24,7 +24,7 @@ _ABOUT: Final = "Put the rows of Parquet, JSON lines or other files through a mo
 _EXAMPLE: Final = """example:
   nereid batch --repository models --model classifier --input 'pictures/' --output classes --map IMAGE=bytes
   nereid batch --repository models --model scores --input 's3://bucket/*.parquet' --output s3://bucket/out \\
-      --keep id --actors 4 --resume
+      --map X=age,income,score --keep id --actors 4 --resume
 
 Inputs of the model are read from columns of their names. Other files than *.parquet and *.jsonl are rows
 with the columns `row` (the name) and `bytes`; in JSON, {"b64": "..."} is a binary value. The output has a
@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--input", required=True, help="a file, a directory or a pattern; s3://, gs:// and others too")
     add("--output", required=True, help="a directory, which must be empty unless the run goes on")
     add("--format", choices=("parquet", "jsonl", "files"), default="", help="by default that of the names")
-    add("--map", action="append", default=[], metavar="INPUT=COLUMN", help="the column of an input")
+    text = "the column of an input, or several, A,B,C, whose values are joined"
+    add("--map", action="append", default=[], metavar="INPUT=COLUMN", help=text)
     add("--keep", action="append", default=[], metavar="COLUMN", help="a column of the output; default: row")
     add(
         "--outputs",
@@ -86,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="an output that is wanted; default: all",
     )
+    text = "the so many best classes of each output, value:index:label, in place of its values"
+    add("--classes", type=int, default=0, metavar="N", help=text)
     add("--batch-size", type=_size, default=0, help="rows of a request, or auto: the most it takes, up to 32")
     add("--block-rows", type=int, default=1024, help="rows of a part of the output (default 1024)")
     add("--actors", type=int, default=0, help="processes of Ray that work; 0: this process (default)")
@@ -112,8 +115,8 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     from app.offline.output import Output
     from app.offline.run import kept
 
-    if arguments.block_rows < 1 or arguments.batch_size < 0 or arguments.actors < 0:
-        raise InputError("--block-rows, --batch-size and --actors are positive numbers")
+    if arguments.block_rows < 1 or min(arguments.batch_size, arguments.actors, arguments.classes) < 0:
+        raise InputError("--block-rows, --batch-size, --actors and --classes are positive numbers")
     job = _job(arguments)
     source = open_source(arguments.input, arguments.format)
     every = blocks(source, arguments.block_rows)
@@ -168,6 +171,7 @@ def _job(arguments: argparse.Namespace) -> "Job":
         _columns(arguments.map),
         tuple(arguments.keep),
         tuple(arguments.outputs),
+        arguments.classes,
         arguments.batch_size,
         arguments.on_error == "fail",
     )
@@ -188,12 +192,12 @@ def _work(
         yield done._asdict()
 
 
-def _columns(pairs: Iterable[str]) -> Mapping[str, str]:
+def _columns(pairs: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
     from app.offline.blocks import InputError
 
-    found = dict(pair.partition("=")[::2] for pair in pairs)
-    if not all(found.values()):
-        raise InputError("--map takes INPUT=COLUMN")
+    found = {name: tuple(columns.split(",")) for name, _, columns in (pair.partition("=") for pair in pairs)}
+    if not all(name and all(columns) for name, columns in found.items()):
+        raise InputError("--map takes INPUT=COLUMN, or INPUT=COLUMN,COLUMN")
     return found
 
 

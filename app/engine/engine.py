@@ -177,6 +177,10 @@ class Engine:
         """Return the complete configuration of a model; raise `InferError` if it is not served."""
         return self._router.resolve(name, version).model_config
 
+    def labels(self, name: str, version: str = "") -> Mapping[str, Sequence[str]]:
+        """Return the labels of classes by output; raise `InferError` if it is not served."""
+        return self._router.resolve(name, version).labels
+
     def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
         """Return the counters of a model, or of all; raise `InferError` if it is not served."""
         return self.plane.call(self.service.statistics(name, version))

@@ -1,7 +1,7 @@
 """Columns of tables as inputs of models, and outputs of models as columns."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +19,13 @@ class Wanted(NamedTuple):
 
     Attributes:
         name: of the input.
-        column: where its values are.
+        columns: where its values are; several are joined, in this order.
         datatype: as in the protocol, such as FP32.
         shape: of a row; -1 for any size.
     """
 
     name: str
-    column: str
+    columns: tuple[str, ...]
     datatype: str
     shape: tuple[int, ...]
 
@@ -38,18 +38,59 @@ def row_values(table: pa.Table, wanted: Wanted, errors: dict[int, str]) -> Seque
     Raises:
         InputError: there is no such column.
     """
-    if wanted.column not in table.column_names:
+    missing = [name for name in wanted.columns if name not in table.column_names]
+    if missing:
         raise InputError(
-            f"input '{wanted.name}' needs a column '{wanted.column}', and the columns are"
-            f" {', '.join(table.column_names)}: --map {wanted.name}=COLUMN names another"
+            f"input '{wanted.name}' needs a column '{missing[0]}', and the columns are"
+            f" {', '.join(table.column_names)}: --map {wanted.name}=COLUMN names another, or several, A,B,C"
         )
-    column = table[wanted.column].combine_chunks()
-    if _regular(column, wanted):
-        return _block(column, wanted)
-    values = column.to_pylist()
-    if table.schema.field(wanted.column).metadata == AS_JSON:
-        values = [None if value is None else json.loads(value) for value in values]
-    return _each(values, wanted, errors)
+    columns = [table[name].combine_chunks() for name in wanted.columns]
+    if len(columns) == 1 and _regular(columns[0], wanted):
+        return _block(columns[0], wanted)
+    if len(columns) > 1 and _joinable(columns, wanted):
+        return _joined(columns, wanted)
+    return _each(list(_rows(table, columns, wanted)), wanted, errors)
+
+
+def _rows(table: pa.Table, columns: Sequence[Any], wanted: Wanted) -> Iterator[Any]:
+    """Yield the value of each row: that of the column, or a list of those of several columns."""
+    read = [
+        [None if value is None else json.loads(value) for value in column.to_pylist()]
+        if table.schema.field(name).metadata == AS_JSON
+        else column.to_pylist()
+        for name, column in zip(wanted.columns, columns, strict=True)
+    ]
+    if len(read) == 1:
+        yield from read[0]
+        return
+    for row in zip(*read, strict=True):
+        empty = [name for name, value in zip(wanted.columns, row, strict=True) if value is None]
+        yield Missing(empty[0]) if empty else _flat(row)
+
+
+class Missing(NamedTuple):
+    """What a row has in place of a value, of whose columns one is empty."""
+
+    column: str
+
+
+def _flat(row: Iterable[Any]) -> list[Any]:
+    """Return the values of several columns, of which some may be lists, one after the other."""
+    return [each for value in row for each in (value if isinstance(value, list) else [value])]
+
+
+def _joinable(columns: Sequence[Any], wanted: Wanted) -> bool:
+    """Whether columns are numbers without gaps, as many as the input has elements."""
+    if wanted.datatype == "BYTES" or not all(_numeric(each.type) and not each.null_count for each in columns):
+        return False
+    fixed = int(np.prod([size for size in wanted.shape if size != -1], dtype=np.int64))
+    return fixed == len(columns) if -1 not in wanted.shape else wanted.shape == (-1,)
+
+
+def _joined(columns: Sequence[Any], wanted: Wanted) -> Array:
+    typed = [_typed(each.to_numpy(zero_copy_only=False), wanted) for each in columns]
+    rows = np.stack(typed, axis=1)
+    return rows if -1 in wanted.shape else rows.reshape(len(rows), *wanted.shape)
 
 
 def _regular(column: Any, wanted: Wanted) -> bool:
@@ -83,14 +124,15 @@ def _each(rows: list[Any], wanted: Wanted, errors: dict[int, str]) -> list[Array
         try:
             values.append(_row(value, wanted))
         except (ValueError, TypeError, OverflowError) as error:
-            errors.setdefault(number, f"column '{wanted.column}' of input '{wanted.name}': {error}")
+            which = f"column{'s' if len(wanted.columns) > 1 else ''} '{', '.join(wanted.columns)}'"
+            errors.setdefault(number, f"{which} of input '{wanted.name}': {error}")
             values.append(np.empty(0))
     return values
 
 
 def _row(value: Any, wanted: Wanted) -> Array:
-    if value is None:
-        raise ValueError("there is no value")
+    if value is None or isinstance(value, Missing):
+        raise ValueError("there is no value" + (f" in '{value.column}'" if value else ""))
     if wanted.datatype == "BYTES":
         array = np.array(_encoded(value), np.object_)
     else:

@@ -14,9 +14,11 @@ from app.core import hints
 from app.core.datatypes import BY_CONFIG_NAME
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
+from app.engine.arrays import tensor_of
 from app.engine.engine import Engine
 from app.offline.blocks import POSITION, InputError, Rows
 from app.offline.columns import Array, Wanted, output_column, row_values
+from app.protocol.classification import classify
 from app.settings.load import from_args
 
 ERROR: Final = "error"
@@ -32,9 +34,10 @@ class Job(NamedTuple):
         repository: of models.
         model: the name of the model.
         version: "" for the one that the model's policy chooses.
-        columns: where inputs are that have another name than their column.
+        columns: where inputs are that have another name than their column; several are joined, in this order.
         keep: columns that go into the output; the position of the row if there is none.
         outputs: those that are wanted; all by default.
+        classes: of each output the so many best, as text, in place of its values; 0 for the values.
         rows: of a request; 0 for as many as the model takes, up to 32.
         fail: whether the first row that fails ends the run.
         flags: further flags of the server.
@@ -43,9 +46,10 @@ class Job(NamedTuple):
     repository: tuple[str, ...]
     model: str
     version: str = ""
-    columns: Mapping[str, str] = {}
+    columns: Mapping[str, Sequence[str]] = {}
     keep: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    classes: int = 0
     rows: int = 0
     fail: bool = False
     flags: Mapping[str, Any] = {}
@@ -101,6 +105,9 @@ class Model:
             if unknown := {*named} - {*known}:
                 told = f"its {kind}s are {', '.join(known)}"
                 raise InputError(f"model '{config.name}' has no {kind} '{min(unknown)}': {told}")
+        texts = [each.name for each in self._outputs() if each.data_type == mc.TYPE_STRING]
+        if self._job.classes and texts:
+            raise InputError(f"output '{texts[0]}' is no numbers: name those to class by --outputs")
 
     def _check_model(self, there: Iterable[str]) -> None:
         name, names = self._job.model, sorted({name_of(each) for each in there})
@@ -150,20 +157,33 @@ class Model:
                 continue
             for name, values in found.items():
                 for place, number in enumerate(numbers):
-                    values[number] = answer[name][place] if self._config.max_batch_size else answer[name]
+                    value = answer[name][place] if self._config.max_batch_size else answer[name]
+                    values[number] = self._classed(name, value) if self._job.classes else value
         self._fail_by(errors, table)
         kept = {name: table[name] for name in self._kept(table)}
-        columns = {
-            spec.name: output_column(found[spec.name], _datatype(spec.data_type), spec.dims)
-            for spec in self._outputs()
-        }
+        columns = {spec.name: self._column(spec, found[spec.name]) for spec in self._outputs()}
         texts = pa.array([errors.get(number) for number in range(len(table))], pa.string())
         return pa.table({**kept, **columns, ERROR: texts})
+
+    def _column(self, spec: mc.ModelOutput, values: Sequence[Array | None]) -> Any:
+        if self._job.classes:
+            return output_column(values, "BYTES", [-1]).cast(pa.list_(pa.string()))
+        return output_column(values, _datatype(spec.data_type), spec.dims)
+
+    def _classed(self, name: str, value: Array) -> Array:
+        """Return the best classes of a row, as `classify` has them."""
+        labels = self._engine.labels(self._job.model, self._job.version).get(name, ())
+        return classify(tensor_of(name, value, None), self._job.classes, labels).array()
 
     def _wanted(self) -> list[Wanted]:
         columns = self._job.columns
         return [
-            Wanted(each.name, columns.get(each.name, each.name), _datatype(each.data_type), tuple(each.dims))
+            Wanted(
+                each.name,
+                tuple(columns.get(each.name, (each.name,))),
+                _datatype(each.data_type),
+                tuple(each.dims),
+            )
             for each in self._config.input
             if not each.optional or each.name in columns
         ]

@@ -64,7 +64,7 @@ app.ingress.tracing: app.core app.core.observability app.ingress.service app.rou
 app.inprocess: app.core app.core.config app.core.observability app.engine app.ingress.metrics
     app.protocol.http app.settings backends.python.api
 app.native: app.core
-app.offline: app.core app.engine app.settings
+app.offline: app.core app.engine app.protocol app.settings
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.core.rollout app.protocol

@@ -89,6 +89,53 @@ def test_flat_lists_have_the_shape_of_the_model(tmp_path: Path, models: Path) ->
     assert [row["OUT"] for row in answers(tmp_path)] == [[[2, 4], [6, 8]]] * 5
 
 
+def test_several_columns_are_one_input(tmp_path: Path, models: Path) -> None:
+    add_model(models, "double", config=BATCHED % (3, 3))
+    columns = {"a": [1, 2], "b": [0.5, 1.5], "c": [True, False]}
+    write_parquet(tmp_path / "in.parquet", columns)
+    assert run(tmp_path, "in.parquet", "--map", "IN=c,a,b") == 0
+    assert [row["OUT"] for row in answers(tmp_path)] == [[2.0, 2.0, 1.0], [0.0, 4.0, 3.0]]
+
+
+def test_joined_columns_with_lists_gaps_and_too_few(tmp_path: Path, models: Path) -> None:
+    add_model(models, "double", config=BATCHED % (3, 3))
+    write_parquet(tmp_path / "in.parquet", {"a": [1.0, None, 3.0], "b": [[2.0, 3.0], [4.0, 5.0], [6.0]]})
+    assert run(tmp_path, "in.parquet", "--map", "IN=a,b") == 1
+    first, second, third = answers(tmp_path)
+    assert first["OUT"] == [2.0, 4.0, 6.0] and first["error"] is None
+    assert second["error"] == "columns 'a, b' of input 'IN': there is no value in 'a'"
+    assert "columns 'a, b' of input 'IN':" in third["error"] and third["OUT"] is None
+
+
+def test_missing_one_of_several_columns_is_named(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_model(models, "double", config=BATCHED % (2, 2))
+    write_parquet(tmp_path / "in.parquet", {"a": [1.0], "b": [2.0]})
+    assert run(tmp_path, "in.parquet", "--map", "IN=a,z") == 2
+    assert "needs a column 'z', and the columns are" in capsys.readouterr().err
+    assert run(tmp_path, "in.parquet", "--map", "IN=a,,b") == 2
+    assert "--map takes INPUT=COLUMN" in capsys.readouterr().err
+
+
+LABELLED = """
+max_batch_size: 4
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 3 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 3 ] label_filename: "labels.txt" } ]
+"""
+
+
+def test_best_classes_in_place_of_values(tmp_path: Path, models: Path) -> None:
+    add_model(models, "double", config=LABELLED)
+    (models / "double" / "labels.txt").write_text("cat\ndog\n")
+    write_parquet(tmp_path / "in.parquet", {"IN": [[0.25, 1.0, 0.5], [3.0, 0.0, 1.0]]})
+    assert run(tmp_path, "in.parquet", "--classes", "2") == 0
+    assert [row["OUT"] for row in answers(tmp_path)] == [
+        ["2.000000:1:dog", "1.000000:2"],
+        ["6.000000:0:cat", "2.000000:2"],
+    ]
+
+
 def test_rows_that_fail_are_kept_and_named(tmp_path: Path, models: Path) -> None:
     add_model(models, "double", PICKY, config=BATCHED % (1, 1))
     lines = [
