@@ -11,7 +11,7 @@ from typing import Final
 
 from app.commands import COMMANDS, Command
 from app.core.installation import server_version
-from app.settings.command_line import collect, spelling, split
+from app.settings.command_line import collect, spelling, split, typed
 from app.settings.errors import SettingsError
 from app.settings.flags import Setting, by_heading
 from app.settings.ignored import IGNORED
@@ -133,6 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a report must not end the program
     if words and words[0] in COMMANDS:
+        _require_typed(words)
         sys.exit(_run(COMMANDS[words[0]], words[1:]))
     if words and words[0] == TRITONSERVER:
         tritonserver(words[1:])
@@ -145,6 +146,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     except SettingsError as error:
         sys.exit(f"{error}\n{HINT}")
     _serve(settings)
+
+
+def _require_typed(words: Sequence[str]) -> None:
+    try:
+        for word in words:
+            typed(word)
+    except SettingsError as error:
+        sys.exit(str(error))
 
 
 def tritonserver(argv: Sequence[str] | None = None) -> None:

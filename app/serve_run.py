@@ -24,6 +24,8 @@ _HELP = """Usage: nereid-serve [OPTIONS] CONFIGURATION, for example: nereid-serv
 
 `serve run` that checks the settings of the server first, and drains at SIGTERM. The rest is its own help.
 """
+_SWITCHES = ("--blocking", "--non-blocking", "-r", "--reload")
+"""Options of `serve run` of Ray 2.60 without a value."""
 _POLL_S = 0.2
 _EXIT_TIMEOUT_S = GeneralSettings().exit_timeout_s
 
@@ -38,6 +40,16 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stop
 
 
+def _arguments(argv: Sequence[str]) -> list[str]:
+    """Return the words that are neither options of `serve run` nor their values."""
+    before = ["", *argv]
+    return [
+        word
+        for last, word in zip(before, argv, strict=False)
+        if not word.startswith("-") and (not last.startswith("-") or last in _SWITCHES or "=" in last)
+    ]
+
+
 def main(argv: Sequence[str]) -> None:
     """Run `serve run` with these arguments.
 
@@ -47,11 +59,15 @@ def main(argv: Sequence[str]) -> None:
     if not {"-h", "--help"}.isdisjoint(argv):
         print(_HELP)
         return run_serve_cli(["run", "--help"])
-    for word in argv:
+    given = _arguments(argv)
+    for word in given:
+        if Path(word).is_dir():
+            text = "is a directory, not a configuration of Ray Serve"
+            sys.exit(f"'{word}' {text}; for models in it: nereid --model-repository={word}")
         if word.endswith((".yaml", ".yml")) and not word.startswith("-") and not Path(word).is_file():
             sys.exit(f"there is no file '{word}'")
     try:
-        servers = [settings for path in filter(Path.is_file, map(Path, argv)) for settings in check(path)]
+        servers = [settings for path in filter(Path.is_file, map(Path, given)) for settings in check(path)]
         console = Console(servers[0]) if servers else None
         # `serve run` would do it too, but `ray.init` sets signal handlers, which ours must replace.
         with console.ray_start() if console else nullcontext():

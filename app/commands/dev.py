@@ -22,7 +22,6 @@ from app.settings.settings import ServerSettings
 
 if TYPE_CHECKING:
     from app.engine.watch import Change
-    from app.routing.table import RoutingTable
 
 _ABOUT: Final = "Serve models in one process, and load them again when their files are saved."
 _EXAMPLE: Final = """example: nereid dev /path/to/models --http-port=9000
@@ -98,8 +97,6 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
         fronts.open()
         table = engine.table
         print(messages.ready(settings, table, time.monotonic() - started, "", os.getpid()))
-        for text in failures(table):
-            print(text)
         print(f"One process of {_memory_mb():.0f} MB. Saved files are loaded at once.", flush=True)
         engine.plane.schedule_gc()
         Watch(engine, _print_change).run(stop)
@@ -107,12 +104,6 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
     finally:
         engine.close()
     return 0
-
-
-def failures(table: "RoutingTable") -> list[str]:
-    """Return the whole reasons why versions are not served, of those that have several lines."""
-    reasons = ((entry, entry.reason.strip()) for entry in table.entries if entry.state != "READY")
-    return [f"{entry.name}:\n{indent(reason, '  ')}" for entry, reason in reasons if "\n" in reason]
 
 
 def described(change: "Change") -> str:

@@ -33,6 +33,7 @@ class Console:
         self._started = time.monotonic()
         self._ray_log: logging.Handler | None = None
         self._table_printed = threading.Event()
+        self._dashboard = ""
         _say(messages.starting(settings))
 
     @contextmanager
@@ -65,7 +66,8 @@ class Console:
             print(fault, file=sys.stderr, flush=True)
             return False
         self._table_printed.wait(_OUTPUT_S)
-        _say(messages.ready(self._settings, table, self._seconds, self._log_path, os.getpid()))
+        seconds, log = self._seconds, self._log_path
+        _say(messages.ready(self._settings, table, seconds, log, os.getpid(), self._dashboard))
         return True
 
     def _divert(self) -> None:
@@ -81,7 +83,7 @@ class Console:
     def _record(self) -> None:
         """Let `nereid status` find this server until it ends."""
         settings, pid = self._settings, os.getpid()
-        ray, dashboard = cluster_addresses()
+        ray, self._dashboard = cluster_addresses()
         record = ServerRecord(
             pid=pid,
             birth=birth_of(pid),
@@ -92,7 +94,7 @@ class Console:
             repositories=settings.repository.paths,
             data_plane=described(settings.cluster.data_plane),
             ray=ray,
-            dashboard=dashboard,
+            dashboard=self._dashboard,
             environment=cluster_environment(),
             log=self._log_path,
         )

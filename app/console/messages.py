@@ -6,11 +6,12 @@ from typing import Final
 from app.console.first_request import first_request
 from app.core.installation import server_version
 from app.native.choice import described
-from app.routing.table import RoutingTable, VersionEntry
+from app.routing.table import DEPENDENCY, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
 
 _ANY: Final = ("0.0.0.0", "::")
 _SHOWN: Final = 20
+_LINES: Final = 30
 _TOKEN: Final = " -H 'Authorization: Bearer TOKEN'"
 
 
@@ -29,7 +30,9 @@ def models_loading(seconds: float) -> str:
     return f"Ray runs after {seconds:.1f} s; loading the models"
 
 
-def ready(settings: ServerSettings, table: RoutingTable, seconds: float, log: str, pid: int) -> str:
+def ready(
+    settings: ServerSettings, table: RoutingTable, seconds: float, log: str, pid: int, dashboard: str = ""
+) -> str:
     """Return the banner of a server that has loaded its models.
 
     Args:
@@ -38,9 +41,15 @@ def ready(settings: ServerSettings, table: RoutingTable, seconds: float, log: st
         seconds: since its start.
         log: the file with the messages of Ray; "" when they are printed.
         pid: the process to stop.
+        dashboard: the address of Ray's dashboard; "" without one.
     """
     plane = described(settings.cluster.data_plane)
     rows = [*_addresses(settings), ("Models", _repositories(settings)), ("Data plane", plane)]
+    if settings.access.tokens_file:
+        make = f"nereid token new --scope=infer --file={settings.access.tokens_file}"
+        rows.append(("Tokens", f"{_TOKEN.strip()} sends one, made by: {make}"))
+    if dashboard:
+        rows.append(("Ray", f"{dashboard} is its dashboard"))
     if log:
         rows.append(("Ray's log", log))
     rows.append(("Stop", f"Ctrl-C, or kill {pid}"))
@@ -132,18 +141,26 @@ def _is_unready(entry: VersionEntry) -> bool:
 
 
 def _unready(table: RoutingTable) -> list[str]:
-    """Return a line for each version that failed to load, with the first line of the reason."""
-    unready = sorted(filter(_is_unready, table.entries), key=lambda entry: (entry.model, entry.version))
-    lines = [f"Not ready: {_title(entry)}: {_first_line(entry.reason)}" for entry in unready[:_SHOWN]]
+    """Return the reason of each version that failed to load, ensembles after the models that they need."""
+    unready = sorted(filter(_is_unready, table.entries), key=_causes_first)
+    lines = [f"Not ready: {_title(entry)}: {_told(entry)}" for entry in unready[:_SHOWN]]
     return [*lines, f"Not ready: {len(unready) - _SHOWN} more"] if len(unready) > _SHOWN else lines
+
+
+def _causes_first(entry: VersionEntry) -> tuple[int, str, int]:
+    # The reason of an ensemble has that of its model, which may be an ensemble as well.
+    return entry.reason.count(DEPENDENCY), entry.model, entry.version
+
+
+def _told(entry: VersionEntry) -> str:
+    first, *others = entry.own_reason.splitlines() or ["no reason is known"]
+    others = [line for line in others if line.strip()]
+    more = [f"  ... {len(others) - _LINES} more lines are in the log"] if len(others) > _LINES else []
+    return "\n".join([first, *(f"  {line}" for line in others[:_LINES]), *more])
 
 
 def _title(entry: VersionEntry) -> str:
     return entry.model if entry.version < 0 else f"{entry.model} version {entry.version}"
-
-
-def _first_line(reason: str) -> str:
-    return (reason.strip().splitlines() or ["no reason is known"])[0]
 
 
 def _try(settings: ServerSettings, table: RoutingTable) -> list[str]:

@@ -30,6 +30,10 @@ IDLE = "idle"
 """The reason of a READY version without a replica, which its first request loads."""
 
 
+DEPENDENCY = " loading failed with error"
+"""Precedes, in Triton's words for an ensemble, the reason of a model that it calls."""
+
+
 class ModelState(StrEnum):
     """Triton's model states; UNKNOWN is that of a model that could not be read."""
 
@@ -108,6 +112,12 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     def ensemble(self) -> bool:
         """Whether it is a graph of calls to other models, without a replica of its own."""
         return bool(self.model_config.HasField("ensemble_scheduling"))
+
+    @property
+    def own_reason(self) -> str:
+        """The reason without those of the models on which an ensemble depends."""
+        own, others, _ = self.reason.partition(DEPENDENCY)
+        return (own.rpartition(" Model '")[0] if others else own).strip()
 
     @cached_property
     def instances(self) -> int:

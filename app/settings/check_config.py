@@ -6,6 +6,7 @@ setting costs one line.
 
 import sys
 from pathlib import Path
+from typing import Any, Final
 
 import yaml
 
@@ -14,6 +15,7 @@ from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 
 IMPORT_PATH = "nereid:build"
+_NOT_ONE: Final = "no configuration of Ray Serve"
 
 
 def check(path: Path) -> list[ServerSettings]:
@@ -23,14 +25,22 @@ def check(path: Path) -> list[ServerSettings]:
         SettingsError: the file cannot be read, or a setting is unknown, wrong or contradicts another.
     """
     try:
-        document = yaml.safe_load(path.read_text())
-        servers = [
-            each for each in document.get("applications", []) if each.get("import_path") == IMPORT_PATH
-        ]
+        servers = [each for each in _applications(path) if each.get("import_path") == IMPORT_PATH]
         found = [from_args(server.get("args") or {}) for server in servers]
-    except (OSError, yaml.YAMLError, SettingsError) as error:
+    except (OSError, ValueError, yaml.YAMLError, SettingsError) as error:
         raise SettingsError(f"{path}: {str(error).splitlines()[0]}") from error
     for settings in found:
         for warning in settings.warnings:
             print(warning, file=sys.stderr)
+    return found
+
+
+def _applications(path: Path) -> list[dict[str, Any]]:
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (ValueError, yaml.YAMLError) as error:
+        raise SettingsError(f"{_NOT_ONE}: {str(error).splitlines()[0]}") from error
+    found = document.get("applications") if isinstance(document, dict) else None
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise SettingsError(f"{_NOT_ONE}: it has no list 'applications'")
     return found

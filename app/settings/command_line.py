@@ -1,12 +1,18 @@
 """Splits the words of a command line into flags and values, as getopt_long does."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from app.settings.deprecated import DEPRECATED
 from app.settings.errors import SettingsError
 from app.settings.flags import NEREID
 from app.settings.load import known_names, suggestion
 from app.settings.settings import SETTINGS
+
+_TYPESET: Final = re.compile(r"^[‐-―−]|^-[‐-―−]|(?:^|=)[“”„‘’«»]|[“”„‘’«»]$")
+_DASHES: Final = re.compile(r"(-*)(.*)", re.DOTALL)
+_PLAIN: Final = str.maketrans({**dict.fromkeys("‐‑‒–—―−", "-"), **dict.fromkeys("“”„«»‘’", '"')})
 
 
 def split(argv: Sequence[str], alone: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
@@ -22,7 +28,7 @@ def split(argv: Sequence[str], alone: Sequence[str] = ()) -> Iterator[tuple[str,
     Raises:
         SettingsError: an unknown flag, or one without the value that it needs.
     """
-    words = iter(argv)
+    words = map(typed, argv)
     for word in words:
         if word == "--":
             yield from (("", rest) for rest in words)
@@ -32,6 +38,19 @@ def split(argv: Sequence[str], alone: Sequence[str] = ()) -> Iterator[tuple[str,
             yield "", word
         else:
             yield _flag(word, words, alone)
+
+
+def typed(word: str) -> str:
+    """Return a word as it is, unless an editor has put other quotes and dashes into a copied command.
+
+    Raises:
+        SettingsError: it begins with such a dash, or has such quotes around it or its value.
+    """
+    if not _TYPESET.search(word):
+        return word
+    dashes, rest = _DASHES.fullmatch(word.translate(_PLAIN)).groups()  # type: ignore[union-attr]
+    meant = f"{'--' if dashes else ''}{rest}".replace('"', "").replace("'", "")
+    raise SettingsError(f"'{word}' has quotes or dashes of a text, not of a shell; did you mean {meant} ?")
 
 
 def collect(flags: Iterable[tuple[str, str]]) -> dict[str, str | list[str]]:

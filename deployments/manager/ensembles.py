@@ -17,7 +17,7 @@ from app.core.config.normalise import ENSEMBLE
 from app.core.config.validation import check_cache
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import identifier, name_of, namespace_of
-from app.routing.table import IDLE, ModelState, VersionEntry
+from app.routing.table import DEPENDENCY, IDLE, ModelState, VersionEntry
 
 Entries = Mapping[str, Mapping[int, VersionEntry]]
 
@@ -154,7 +154,7 @@ def _not_ready(ensemble: str, name: str, version: int, versions: list[VersionEnt
     failed = [entry for entry in versions if entry.reason and not entry.unloaded_by_request]
     if failed:
         errors = "".join(f"version {e.version} is at {e.state.value} state: {e.reason};" for e in failed)
-        text += f" Model '{name}' loading failed with error: {errors}"
+        text += f" Model '{name}'{DEPENDENCY}: {errors}"
     return _NotReady(ModelState.UNAVAILABLE, f"Invalid argument: {text}")
 
 

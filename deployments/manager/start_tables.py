@@ -48,19 +48,18 @@ def _backend_config(settings: ServerSettings, name: str) -> Mapping[str, str]:
 def status_table(table: RoutingTable) -> str:
     """Return models, versions and states.
 
-    Of a reason of several lines the table has the first, which Triton's has not; all of it follows below.
+    Of a reason the table has the first line, without the reasons of other models; Triton's has all. All of
+    it is in the log, and at the end of the start (`app/console/messages.py`).
     """
-    rows, below = [("Model", "Version", "Status")], []
+    rows = [("Model", "Version", "Status")]
     for entry in sorted(table.entries, key=lambda e: (e.name, e.version)):
         absent = entry.version == NO_VERSION
         state = "Not loaded" if absent else entry.state.value
-        first, *others = entry.reason.strip().splitlines() or [""]
+        first, *_ = entry.own_reason.splitlines() or [""]
         rows.append(
             (entry.name, "-" if absent else str(entry.version), state + (f": {first}" if first else ""))
         )
-        if others:
-            below.append("\n".join([f"{entry.name}: {first}", *others]))
-    return "\n".join([_drawn(rows), *below])
+    return _drawn(rows)
 
 
 def option_table(settings: ServerSettings) -> str:

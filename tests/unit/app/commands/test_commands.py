@@ -75,6 +75,8 @@ def test_help_of_serve_starts_nothing(capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_serve_without_its_file_starts_nothing() -> None:
+    with pytest.raises(SystemExit, match="for models in it: nereid --model-repository=/"):
+        serve_run.main(["--working-dir", "/tmp", "/"])
     with pytest.raises(SystemExit, match=r"there is no file 'nofile\.yaml'"):
         serve_run.main(["nofile.yaml"])
     assert not ray.is_initialized()

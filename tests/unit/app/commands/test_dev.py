@@ -11,7 +11,6 @@ import pytest
 from app.commands import dev
 from app.engine.repository import Applied
 from app.engine.watch import Change
-from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.settings.errors import SettingsError
 from tests.server import free_port
 from tests.unit.app.engine.repositories import add_model, source
@@ -53,13 +52,6 @@ def test_models_do_not_find_the_arguments_of_the_server(
     monkeypatch.setattr(dev, "_stop_on_signal", threading.Event)
     dev.main([str(tmp_path), *ports])
     assert seen == [[""]]
-
-
-def test_whole_reasons_are_told_of_what_is_not_served() -> None:
-    found = VersionEntry("m", 1, ModelState.UNAVAILABLE, "Internal: no\n\nAt:\n  line 1\n")
-    short = VersionEntry("n", 1, ModelState.UNAVAILABLE, "Internal: no")
-    table = RoutingTable(entries=(found, short, VersionEntry("o", 1, ModelState.READY)))
-    assert dev.failures(table) == ["m:\n  Internal: no\n\n  At:\n    line 1"]
 
 
 def test_texts_of_changes() -> None:

@@ -77,8 +77,7 @@ def test_banner_names_what_is_not_ready() -> None:
     unloaded = VersionEntry("gone", 1, ModelState.UNAVAILABLE, "unloaded")
     text = banner(SETTINGS, model("one", 4), bad("two", "first line\nsecond line"), unloaded)
     assert ": 1 of 2 models are ready after" in text
-    assert "Not ready: two version 1: first line\n" in text
-    assert "second line" not in text
+    assert "Not ready: two version 1: first line\n  second line\n" in text
 
 
 def test_banner_counts_models_that_could_not_be_read() -> None:
@@ -113,6 +112,15 @@ def test_first_request_has_a_token_where_one_is_asked_for() -> None:
     assert "curl -s -H 'Authorization: Bearer TOKEN' http://127.0.0.1:8000/v2/models/one/infer" in text
 
 
+def test_banner_says_how_a_token_is_sent_and_where_the_dashboard_is() -> None:
+    settings = changed("access", tokens_file="/tokens")
+    text = ready(settings, table(), 12.3, "", 4321, "http://127.0.0.1:8265")
+    make = "nereid token new --scope=infer --file=/tokens"
+    assert f"  Tokens     -H 'Authorization: Bearer TOKEN' sends one, made by: {make}\n" in text
+    assert "  Ray        http://127.0.0.1:8265 is its dashboard\n" in text
+    assert "Tokens" not in banner(SETTINGS) and "dashboard" not in banner(SETTINGS)
+
+
 def test_failed_start_lists_the_failed_models_last() -> None:
     reason = "Internal: no such file"
     text = failed(table(model("one", 4), bad("two", reason, NO_VERSION), bad("three", reason)), "/ray.log")
@@ -123,6 +131,28 @@ def test_failed_start_lists_the_failed_models_last() -> None:
         f"Not ready: three version 1: {reason}",
         f"Not ready: two: {reason}",
     ]
+
+
+def test_causes_of_a_failed_start_come_first_and_once() -> None:
+    def depends(on: str, reason: str) -> str:
+        text = f"ensemble depends on '{on}' which has no loaded version."
+        return f"{text} Model '{on}' loading failed with error: version 1 is at UNAVAILABLE state: {reason};"
+
+    reason = "Internal: ModuleNotFoundError: x\n\nAt:\n  model.py(1): <module>\n"
+    inner = depends("z", reason)
+    text = failed(table(bad("a", depends("b", inner)), bad("b", inner), bad("z", reason)), "")
+    assert text.splitlines()[2:] == [
+        "Not ready: z version 1: Internal: ModuleNotFoundError: x",
+        "  At:",
+        "    model.py(1): <module>",
+        "Not ready: b version 1: ensemble depends on 'z' which has no loaded version.",
+        "Not ready: a version 1: ensemble depends on 'b' which has no loaded version.",
+    ]
+
+
+def test_a_reason_of_many_lines_is_cut() -> None:
+    text = failed(table(bad("a", "\n".join(map(str, range(100))))), "")
+    assert text.endswith("\n  30\n  ... 69 more lines are in the log")
 
 
 def test_many_failures_are_cut() -> None:

@@ -46,3 +46,22 @@ def test_wrong_setting_is_reported_in_one_line(tmp_path: Path, setting: str, val
 def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="No such file"):
         check(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "no configuration of Ray Serve: it has no list 'applications'"),
+        (b"just text", "no configuration of Ray Serve: it has no list 'applications'"),
+        (b"applications: 3", "no configuration of Ray Serve: it has no list 'applications'"),
+        (b'name: "m"\nbackend: "python"', "no configuration of Ray Serve: it has no list 'applications'"),
+        (b"input [ { name: 1 } ]", "no configuration of Ray Serve: "),
+        (b"\x80\x01", "no configuration of Ray Serve: "),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_one_sentence(tmp_path: Path, content: bytes, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError) as caught:
+        check(path)
+    assert str(caught.value).startswith(f"{path}: {text}") and "\n" not in str(caught.value)

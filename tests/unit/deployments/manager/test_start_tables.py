@@ -41,11 +41,14 @@ def test_reason_of_several_lines_does_not_break_the_table() -> None:
     assert status_table(RoutingTable(1, True, (entry,))).splitlines()[3:] == [
         "| m     | 1       | UNAVAILABLE: Internal: ValueError: no |",
         "+-------+---------+---------------------------------------+",
-        "m: Internal: ValueError: no",
-        "",
-        "At:",
-        "  model.py(4): initialize",
     ]
+
+
+def test_status_table_has_a_reason_once() -> None:
+    text = "Invalid argument: ensemble 'e' depends on 'm' which has no loaded version."
+    more = " Model 'm' loading failed with error: version 1 is at UNAVAILABLE state: Internal: why;"
+    entry = VersionEntry("e", 1, ModelState.UNAVAILABLE, text + more)
+    assert cells(status_table(RoutingTable(1, True, (entry,))))[1][2] == f"UNAVAILABLE: {text}"
 
 
 def test_status_table_without_models() -> None:
