@@ -7,6 +7,7 @@ trying, and a token is 256 random bits.
 
 import re
 import secrets
+import string
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Annotated as A
@@ -144,12 +145,16 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in numbered if line.strip() and not line.lstrip().startswith("#"))
 
 
+_BLANKS: Final = str.maketrans(dict.fromkeys(string.whitespace, " "))
+"""Those of ASCII: `str.split` knows others, which a token may end in."""
+
+
 def bearer(value: str) -> str:
     """Return the token in the value of an `Authorization` header; "" if there is none.
 
     Besides `Bearer TOKEN` (RFC 6750), the bare token is accepted: clients of Triton on Alibaba EAS send it.
     """
-    words = value.split()
+    words = [word for word in value.translate(_BLANKS).split(" ") if word]
     if len(words) == 2 and words[0].lower() == "bearer":
         return words[1]
     return words[0] if len(words) == 1 else ""

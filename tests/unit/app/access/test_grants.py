@@ -40,6 +40,9 @@ def refused(call: Any, *arguments: Any) -> InferError:
     ("header", "found"),
     [
         ("Bearer t", "t"),
+        ("Bearer t\x1d", "t\x1d"),
+        ("t\x85", "t\x85"),
+        ("\x0bt\x0c", "t"),
         ("bearer  t ", "t"),
         ("BEARER\tt", "t"),
         ("t", "t"),
