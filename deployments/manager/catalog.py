@@ -10,8 +10,9 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import change_requires_reload, copied
-from app.core.config.normalise import without_instances
+from app.core.config.normalise import normalise, without_instances
 from app.core.config.text import parse_config_json
+from app.core.config.validation import validate_instances
 from app.core.config.version_policy import absent_versions, require_versions, served_versions
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, not_found
 from app.core.identifiers import name_of, namespace_of
@@ -90,9 +91,10 @@ class Candidate(NamedTuple):
         )
 
     def check(self, version: int) -> None:
-        """Check the parameters of its replicas, and the files of a version; see `check_model`."""
+        """Check its replicas and instances, and the files of a version; see `check_model`."""
         replica_parameters(self.config)
         template = self.template
+        validate_instances(normalise(self.config, template.gpus), template.gpus)
         check_model(self.entry, self.config, version, template.backend_path, remote=bool(template.origin))
 
     def unchanged(self, loaded: ModelSpec) -> bool:

@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.model_config import copied
 from app.core.config.normalise import ENSEMBLE, infer_backend, refuse_ensemble_backend, without_instances
 from app.core.config.text import MAX_CONFIG_BYTES, PLACEHOLDER, PLACEHOLDER_HINT, parse_pbtxt
-from app.core.config.validation import validate_model
+from app.core.config.validation import validate_io, validate_model
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
 from app.core.hints import hinted
 from app.core.paths import path_inside
@@ -88,6 +88,8 @@ def refuse_faults(config: mc.ModelConfig, auto_complete: bool) -> None:
         config.ClearField("dynamic_batching")
     if config.backend or config.platform == ENSEMBLE:  # an unknown platform is told with those there are
         validate_model(config)
+        if not auto_complete:
+            validate_io(config)
 
 
 def _config_path(entry: ModelEntry, config_name: str) -> Path | None:

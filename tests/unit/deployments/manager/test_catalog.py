@@ -165,6 +165,20 @@ def test_what_a_backend_completes_is_not_refused_before(repository: Path) -> Non
         catalog_of(repository, disable_auto_complete_config=True).candidate("m", text)
 
 
+def test_inputs_that_nothing_completes_are_checked_before_files_are_looked_for(repository: Path) -> None:
+    text = '{"backend": "onnxruntime", "input": [{"name": "x", "dims": [1]}]}'
+    assert catalog_of(repository).candidate("m", text)
+    with pytest.raises(InferError, match="model input 'x' must specify 'data_type' for m"):
+        catalog_of(repository, disable_auto_complete_config=True).candidate("m", text)
+
+
+def test_instance_groups_are_checked_before_files_are_looked_for(repository: Path) -> None:
+    text = '{"backend": "onnxruntime", "instance_group": [{"kind": "KIND_CPU", "gpus": [1]}]}'
+    candidate = catalog_of(repository).candidate("m", text)
+    with pytest.raises(InferError, match="has kind KIND_CPU but specifies one or more GPUs"):
+        candidate.check(1)
+
+
 def test_startup_models_by_control_mode(repository: Path) -> None:
     add(repository, "a")
     for arguments, expected in (

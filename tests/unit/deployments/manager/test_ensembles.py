@@ -336,7 +336,9 @@ class TestManager:
         found = await states(manager)
         assert {name for name, (state, _) in found.items() if state != "READY"} == {"e", "invalid"}
         assert sorted(errors(caplog)) == [
-            f"failed to load '{name}' version 1: {found[name][1]}" for name in ("e", "invalid")
+            "Poll failed for model directory 'invalid': ensemble scheduling must be set for ensemble invalid"
+            " whose platform is ensemble",
+            f"failed to load 'e' version 1: {found['e'][1]}",
         ]
 
     async def test_restarted_manager_serves_it_from_its_first_table(self, bench: Bench) -> None:
