@@ -1,10 +1,11 @@
 import ast
 import asyncio
 import gc
+import threading
 
 import pytest
 
-from app.core.tasks import Tasks
+from app.core.tasks import Tasks, by_size
 from tests.unit.test_imports import ROOT
 
 
@@ -60,3 +61,9 @@ def test_every_task_is_kept() -> None:
         if is_lost(node) and isinstance(node, ast.Expr)
     ]
     assert lost == []
+
+
+async def test_work_on_many_bytes_leaves_the_event_loop() -> None:
+    here = threading.get_ident()
+    assert await by_size(1 << 10, threading.get_ident) == here
+    assert await by_size(1 << 20, threading.get_ident) != here
