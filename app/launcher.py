@@ -6,6 +6,7 @@ import time
 from types import FrameType
 
 from app.console.console import Console
+from app.console.systemd import notify
 from app.ray_adapter.cluster import join_or_start
 from app.ray_adapter.supervision import Supervisor
 from app.settings.ports import check_ports
@@ -55,6 +56,7 @@ def run(settings: ServerSettings) -> int:
         supervisor.ready()
         stop.until_set()
         print(f"Signal ({stop.number}) received.", flush=True)
+        notify(STOPPING=1, STATUS="answering the requests in flight")
         return 0
     finally:
         supervisor.leave(is_ours)
@@ -94,5 +96,6 @@ def _loaded(stop: threading.Event, console: Console) -> bool:
         table = routing_table()
         if table.initialised or table.failed:
             return console.ended(table)
+        console.loading()
         time.sleep(_POLL_S)
     return True

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from app.console.console import Console
+from app.console.systemd import notify
 from app.ray_adapter.cluster import ClusterError, join_or_start, run_serve_cli
 from app.ray_adapter.supervision import Supervisor
 from app.settings.check_config import check
@@ -97,6 +98,7 @@ def _announce(console: Console, supervisor: Supervisor, failed: threading.Event)
     from app.main import routing_table
 
     while True:
+        console.loading()
         try:
             table = routing_table()
         except Exception:  # Serve has not started the application yet, or stops it already
@@ -119,6 +121,7 @@ def _serve(argv: Sequence[str], supervisor: Supervisor, verbose: bool) -> None:
     try:
         run_serve_cli(["run", *argv], verbose)
     except Stop:
+        notify(STOPPING=1)
         supervisor.leave(is_ours)
 
 

@@ -21,6 +21,7 @@ from app.settings.ports import check_ports
 from app.settings.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from app.engine.engine import Engine
     from app.engine.watch import Change
 
 _ABOUT: Final = "Serve models in one process, and load them again when their files are saved."
@@ -34,6 +35,7 @@ _DEFAULTS: Final[dict[str, object]] = {
 }
 _GRACE_S: Final = 1.0
 _SHOWN: Final = 5
+_PATIENCE_S: Final = 3.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -91,6 +93,7 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
     configure_logging(settings.log)
     logging.getLogger("deployments.manager").setLevel(logging.CRITICAL)  # what it would say is printed here
     engine = Engine(settings, lends_loop=False)
+    threading.Thread(target=_tell_progress, args=(engine,), name="progress", daemon=True).start()
     try:
         engine.start()
         fronts = Fronts(engine)
@@ -104,6 +107,17 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
     finally:
         engine.close()
     return 0
+
+
+def _tell_progress(engine: "Engine") -> None:
+    """Print every few seconds what is waited for: the models of the start, environments that are made."""
+    from deployments.environments.progress import work
+
+    while True:
+        time.sleep(_PATIENCE_S)
+        loading = [] if engine.repository.lifecycle.initialised else engine.repository.loading
+        if waiting := [*(f"loading {name}" for name in loading[:_SHOWN]), *work()]:
+            print(f"{time.strftime('%H:%M:%S')} {', '.join(waiting)}", flush=True)
 
 
 def described(change: "Change") -> str:

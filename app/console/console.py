@@ -12,6 +12,7 @@ from typing import Final
 
 from app.console import messages
 from app.console.server_record import ServerRecord, birth_of, write_record
+from app.console.systemd import notify_ready, notify_starting
 from app.core.installation import server_version
 from app.native.choice import described
 from app.ray_adapter.cluster_environment import cluster_addresses, cluster_environment
@@ -34,7 +35,9 @@ class Console:
         self._ray_log: logging.Handler | None = None
         self._table_printed = threading.Event()
         self._dashboard = ""
+        self._told = 0.0
         _say(messages.starting(settings))
+        notify_starting("starting Ray")
 
     @contextmanager
     def ray_start(self) -> Iterator[None]:
@@ -50,6 +53,12 @@ class Console:
         self._divert()
         self._record()
         _say(messages.models_loading(self._seconds))
+
+    def loading(self) -> None:
+        """Let the system know that a start goes on; call it again and again while models load."""
+        if time.monotonic() - self._told >= _PATIENCE_S:
+            self._told = time.monotonic()
+            notify_starting("loading the models")
 
     def ended(self, table: RoutingTable) -> bool:
         """Print what has become of the start, behind the table of the models, which the manager prints.
@@ -68,6 +77,7 @@ class Console:
         self._table_printed.wait(_OUTPUT_S)
         seconds, log = self._seconds, self._log_path
         _say(messages.ready(self._settings, table, seconds, log, os.getpid(), self._dashboard))
+        notify_ready(messages.counted(table), messages.http_url(self._settings))
         return True
 
     def _divert(self) -> None:
@@ -109,6 +119,7 @@ class Console:
     def _wait(self, done: threading.Event) -> None:
         while not done.wait(_PATIENCE_S):
             _say(messages.waiting_for_ray(self._seconds))
+            notify_starting("starting Ray")
 
     @property
     def _seconds(self) -> float:

@@ -53,7 +53,7 @@ def ready(
     if log:
         rows.append(("Ray's log", log))
     rows.append(("Stop", f"Ctrl-C, or kill {pid}"))
-    lines = [f"Nereid {server_version()}: {_count(table)} after {seconds:.0f} s"]
+    lines = [f"Nereid {server_version()}: {counted(table)} after {seconds:.0f} s"]
     lines += [f"  {title:<10} {text}" for title, text in rows]
     return "\n".join([*lines, *_unready(table), *_try(settings, table)])
 
@@ -62,7 +62,7 @@ def failed(table: RoutingTable, log: str) -> str:
     """Return why a start has ended, the failed models last, and how to serve the others."""
     where = [f"Messages of Ray: {log}"] if log else []
     error = "error: creating server: Internal - failed to load all models"
-    hint = f"{_count(table)}. To serve those that are, start with --exit-on-error=false."
+    hint = f"{counted(table)}. To serve those that are, start with --exit-on-error=false."
     return "\n".join([error, *where, hint, *_unready(table)])
 
 
@@ -124,7 +124,7 @@ def _repositories(settings: ServerSettings) -> str:
     return ", ".join(settings.repository.paths)
 
 
-def _count(table: RoutingTable) -> str:
+def counted(table: RoutingTable) -> str:
     """Return "12 of 13 models are ready"; models that were unloaded by request do not count."""
     if table.failed:
         return "not ready, the models cannot be read"

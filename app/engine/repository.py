@@ -16,6 +16,7 @@ from app.engine.local_replica import LocalApplications
 from app.engine.local_router import LocalPublisher
 from app.ingress.tracing.observer import Observer
 from app.routing.router import Router
+from app.routing.table import ModelState
 from app.settings.settings import ServerSettings
 from deployments.manager.catalog import Catalog
 from deployments.manager.lifecycle import Lifecycle
@@ -143,6 +144,13 @@ class LocalRepository:
         wanted = {*self.catalog.startup_models(on_disk), *self.lifecycle.entries}
         applied = (self._apply(name, name in present) for name in changed if name in wanted)
         return list(await asyncio.gather(*applied))
+
+    @property
+    def loading(self) -> list[str]:
+        """The models that are being loaded."""
+        entries = list(self.lifecycle.entries.items())
+        loading = ModelState.LOADING
+        return [name for name, found in entries if any(each.state is loading for each in [*found.values()])]
 
     @property
     def settling(self) -> bool:

@@ -27,6 +27,7 @@ from backends.frameworks import PACKAGED
 from deployments.environments.differences import SETTING, unlike
 from deployments.environments.install import environment_key, install
 from deployments.environments.packaged import PackagedEnvironments
+from deployments.environments.progress import working
 from deployments.model_store.cache import Lease, NodeCache, private_root
 
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
@@ -120,8 +121,12 @@ def _declared(model: Model, declared: str, cache: NodeCache | None, cache_bytes:
     with path.open("rb") as archive:
         key = file_digest(archive, blake2b).hexdigest()[:32]
     size = 4 * path.stat().st_size  # the approximate size of the unpacked archive
-    lease = cache.lease(key) or cache.fill(key, size, lambda root: unpack(path, root, cache_bytes))
-    return _leased(lease)
+
+    def write(root: Path) -> None:
+        with working(f"unpacking {path.name} of model '{model.name}'"):
+            unpack(path, root, cache_bytes)
+
+    return _leased(cache.lease(key) or cache.fill(key, size, write))
 
 
 def _required(model: Model, requirements: Path, inside: Path, cache: NodeCache | None) -> Environment:
@@ -135,7 +140,8 @@ def _required(model: Model, requirements: Path, inside: Path, cache: NodeCache |
         return Environment()
 
     def write(root: Path) -> None:
-        install(f"model '{model.name}'", requirements, root, root.parent / key)
+        with working(f"installing {requirements.name} of model '{model.name}'"):
+            install(f"model '{model.name}'", requirements, root, root.parent / key)
 
     return _leased(cache.lease(key) or cache.fill(key, 0, write))
 

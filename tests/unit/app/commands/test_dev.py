@@ -5,6 +5,8 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +14,7 @@ from app.commands import dev
 from app.engine.repository import Applied
 from app.engine.watch import Change
 from app.settings.errors import SettingsError
+from deployments.environments.progress import work, working
 from tests.server import free_port
 from tests.unit.app.engine.repositories import add_model, source
 from tests.waiting import block_until
@@ -113,3 +116,24 @@ def test_processes_that_a_model_forks_end_by_signals() -> None:
         assert stop.wait(30)
     """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_what_is_waited_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lifecycle = SimpleNamespace(initialised=False)
+    engine = SimpleNamespace(repository=SimpleNamespace(lifecycle=lifecycle, loading=["a", "b"]))
+    pauses = iter([None, None, None])
+
+    def pause(_: float) -> None:
+        try:
+            next(pauses)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(dev.time, "sleep", pause)
+    with working("installing requirements.txt of model 'a'"), pytest.raises(KeyboardInterrupt):
+        dev._tell_progress(cast(Any, engine))
+    lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["loading a, loading b, installing requirements.txt of model 'a' (0 s)"] * 3
+    assert work() == []
