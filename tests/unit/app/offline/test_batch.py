@@ -91,7 +91,7 @@ def test_flat_lists_have_the_shape_of_the_model(tmp_path: Path, models: Path) ->
 
 def test_several_columns_are_one_input(tmp_path: Path, models: Path) -> None:
     add_model(models, "double", config=BATCHED % (3, 3))
-    columns = {"a": [1, 2], "b": [0.5, 1.5], "c": [True, False]}
+    columns: dict[str, list[Any]] = {"a": [1, 2], "b": [0.5, 1.5], "c": [True, False]}
     write_parquet(tmp_path / "in.parquet", columns)
     assert run(tmp_path, "in.parquet", "--map", "IN=c,a,b") == 0
     assert [row["OUT"] for row in answers(tmp_path)] == [[2.0, 2.0, 1.0], [0.0, 4.0, 3.0]]
