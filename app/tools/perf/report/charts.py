@@ -16,6 +16,7 @@ _HEIGHT: Final = 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 620, 14, 214
 COLORS: Final = 8
 _NINES: Final = 5.0
+_LETTERS: Final = 22
 
 
 class Axis(NamedTuple):
@@ -93,7 +94,8 @@ def bars(rows: Mapping[str, Mapping[str, float]], label: str) -> str:
     shapes, left = [], 150
     for number, (name, parts) in enumerate(rows.items()):
         y, place = 8 + 30 * number, float(left)
-        shapes.append(f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
+        shown = f"{escape(_short(name))}<title>{escape(name)}</title>"
+        shapes.append(f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{shown}</text>')
         for color, (part, value) in enumerate(parts.items()):
             width = value / top * (_RIGHT - left - 60)
             about = escape(f"{name}, {part}: {value:.3g} {label}")
@@ -105,6 +107,11 @@ def bars(rows: Mapping[str, Mapping[str, float]], label: str) -> str:
         shapes.append(f'<text x="{place + 6:.1f}" y="{y + 15}">{sum(parts.values()):,.0f}</text>')
     first = next(iter(rows.values()), {})
     return _svg(label, 16 + 30 * len(rows), shapes) + legend(list(first))
+
+
+def _short(name: str) -> str:
+    """Return a name as far as it has room beside a bar."""
+    return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
 
 
 def legend(names: Sequence[str]) -> str:

@@ -110,6 +110,11 @@ def test_page_of_a_search_has_the_objective_and_the_rate_that_keeps_it() -> None
     assert "step&lt;1&gt;" in made and "±" in made, "steps of the ensemble, and the spread"
 
 
+def test_long_names_beside_bars_are_cut_and_told_by_the_pointer() -> None:
+    made = charts.bars({"classifier_with_a_long_name<2>": {"queue": 3.0}}, "us")
+    assert ">classifier_with_a_lon…<title>classifier_with_a_long_name&lt;2&gt;</title>" in made
+
+
 def test_axes_place_values() -> None:
     axis = charts.linear([0, 87], "ms")
     assert axis.at(0) == 0 and axis.at(100) == 1 and axis.ticks[-1] == (100.0, "100")
