@@ -41,6 +41,7 @@ _EXAMPLE: Final = """example:
 _WITHOUT_GPU: Final = {
     "*.pbtxt": ((r"KIND_GPU", "KIND_CPU"),),
     "*.sh": ((r"KIND_GPU", "KIND_CPU"),),
+    "expected*": ((r"(?m)^\s*gpus: 0\n", ""), (r"KIND_GPU", "KIND_CPU")),
     "*.py": (
         (r"np\.NINF", "-np.inf"),
         (r'\.to\("cuda"\)', '.to("cpu")'),
@@ -98,7 +99,7 @@ ip link set lo up
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /opt
 ln -s {opt} /opt/tritonserver
-cd {folder}
+cd /opt/tritonserver/qa/{suite}
 exec bash -x {script} 1
 """
 
@@ -171,7 +172,7 @@ class QA:
             each.mkdir(exist_ok=True)
         start = self.work / "run.sh"
         folder = self.folder / suite
-        start.write_text(_RUN.format(opt=self._opt, folder=folder, script=script))
+        start.write_text(_RUN.format(opt=self._opt, suite=suite, script=script))
         words = [*_UNSHARE, "bash", str(start)]
         begun = time.monotonic()
         with log.open("wb") as output:
