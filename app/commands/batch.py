@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -165,7 +165,7 @@ def _job(arguments: argparse.Namespace) -> "Job":
     from app.offline.execution import Job
 
     return Job(
-        tuple(each if "://" in each else os.path.abspath(each) for each in arguments.repository),
+        tuple(each if "://" in each else str(Path(each).absolute()) for each in arguments.repository),
         arguments.model,
         arguments.version,
         _columns(arguments.map),

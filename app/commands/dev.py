@@ -84,11 +84,13 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
     """Serve until `stop` is set; return the exit status."""
     from app.console import messages
     from app.core.observability.log import configure_logging
+    from app.core.private_files import require_home
     from app.engine.engine import Engine
     from app.engine.fronts import Fronts
     from app.engine.watch import Watch
 
     started = time.monotonic()
+    require_home()
     print(messages.starting(settings), flush=True)
     configure_logging(settings.log)
     logging.getLogger("deployments.manager").setLevel(logging.CRITICAL)  # what it would say is printed here

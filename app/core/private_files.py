@@ -99,24 +99,28 @@ def _is_short(root: str) -> bool:
 
 
 def require_home() -> None:
-    """Give a user that has no home directory, as in a container with any user id, a private one.
+    """Give a user that the table of users does not have, as in a container, a home directory and a name.
 
-    Else `~` is no path, or a directory of that name where the process happens to be.
+    Else `~` is no path, or a directory of that name where the process happens to be, and `getpass` fails.
     """
-    if os.environ.get("HOME"):
-        return
+    user = str(os.getuid())
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
-        home = os.path.join(private_root(), "home")
-        private_directory(home)
-        os.environ["HOME"] = home
+        os.environ.setdefault("USER", user)
+        if not os.environ.get("HOME"):
+            home = os.path.join(private_root(), "home")
+            private_directory(home)
+            os.environ["HOME"] = home
 
 
 def full_disk(directory: str | None = None) -> str:
     """Return a sentence about the disk of this user's files when it is full; "" otherwise."""
     place = directory or tempfile.gettempdir()
-    disk = os.statvfs(place)
+    try:
+        disk = os.statvfs(place)
+    except OSError:  # it is not there any more
+        return ""
     if disk.f_bavail * disk.f_frsize >= _LITTLE and (disk.f_favail or not disk.f_files):
         return ""
     what = "files can be made" if disk.f_bavail * disk.f_frsize >= _LITTLE else "space is left"

@@ -131,7 +131,7 @@ def test_what_is_waited_for_is_told(
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(dev.time, "sleep", pause)
+    monkeypatch.setattr("app.commands.dev.time.sleep", pause)
     with working("installing requirements.txt of model 'a'"), pytest.raises(KeyboardInterrupt):
         dev._tell_progress(cast(Any, engine))
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]

@@ -87,7 +87,9 @@ def test_a_user_without_a_home_gets_a_private_one(tmp_path: Path, monkeypatch: p
         raise KeyError(uid)
 
     monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.delenv("USER", raising=False)
     require_home()
+    assert os.environ.pop("USER") == str(os.getuid())
     assert os.environ["HOME"] == str(tmp_path / f"nereid-{os.getuid()}" / "home")
 
 
