@@ -14,6 +14,8 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from app.offline.arrow import texts
+
 POSITION: Final = "row"
 """The column that says where a row came from: file and row, file and byte, or the file itself."""
 CONTENT: Final = "bytes"
@@ -209,8 +211,8 @@ def _json_column(name: str, values: list[Any]) -> tuple[Any, Any]:
         column = pa.array(values)
         return pa.field(name, column.type), column
     except pa.ArrowException:
-        texts = [None if value is None else json.dumps(value, default=_text) for value in values]
-        return pa.field(name, pa.string(), metadata=AS_JSON), pa.array(texts, pa.string())
+        written = [None if value is None else json.dumps(value, default=_text) for value in values]
+        return pa.field(name, pa.string(), metadata=AS_JSON), texts(written, pa.string())
 
 
 def _text(value: bytes) -> dict[str, str]:
@@ -226,13 +228,13 @@ def _read_files(source: Source, block: Block) -> Rows:
             errors[number] = f"cannot be read: {error}"
             contents.append(b"")
     names = [path[len(source.root) :].lstrip("/") for path in block.paths]
-    return Rows(_with_position(pa.table({CONTENT: pa.array(contents, pa.large_binary())}), names), errors)
+    return Rows(_with_position(pa.table({CONTENT: texts(contents, pa.large_binary())}), names), errors)
 
 
 def _with_position(table: pa.Table, positions: list[str]) -> pa.Table:
     if POSITION in table.column_names:
         return table
-    column = pa.array(positions, pa.string())
+    column = texts(positions, pa.string())
     if not table.num_columns:
         return pa.table({POSITION: column})
     return table.append_column(POSITION, column)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from app.core.datatypes import DATATYPES
+from app.offline.arrow import numbers, texts
 from app.offline.blocks import AS_JSON, InputError
 
 Array = npt.NDArray[Any]
@@ -185,13 +186,17 @@ def output_column(rows: Sequence[Array | None], datatype: str, dims: Sequence[in
     flat = np.concatenate([row.ravel() for row in given]) if given else np.empty(0, np.object_)
     if datatype == "BF16":
         flat = (flat.astype(np.uint32) << 16).view(np.float32)
-    values = pa.array(flat.tolist() if flat.dtype == np.object_ else flat, element_type(datatype))
+    kind = element_type(datatype)
+    if not given:
+        values = pa.nulls(0, kind)
+    else:
+        values = texts(flat.tolist(), kind) if flat.dtype == np.object_ else numbers(flat)
     if list(dims) == [1]:
-        return values.take(pa.array(np.cumsum(~mask) - 1, mask=mask))
+        return values.take(numbers(np.cumsum(~mask) - 1, mask))
     for depth in range(len(dims) - 1, -1, -1):
         lengths = _lengths(rows, depth)
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-        values = pa.ListArray.from_arrays(offsets, values, mask=pa.array(mask) if depth == 0 else None)
+        offsets = numbers(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        values = pa.ListArray.from_arrays(offsets, values, mask=numbers(mask) if depth == 0 else None)
     return values
 
 

@@ -16,6 +16,7 @@ from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
 from app.engine.arrays import tensor_of
 from app.engine.engine import Engine
+from app.offline.arrow import texts
 from app.offline.blocks import POSITION, InputError, Rows
 from app.offline.columns import Array, Wanted, output_column, row_values
 from app.protocol.classification import classify
@@ -105,9 +106,9 @@ class Model:
             if unknown := {*named} - {*known}:
                 told = f"its {kind}s are {', '.join(known)}"
                 raise InputError(f"model '{config.name}' has no {kind} '{min(unknown)}': {told}")
-        texts = [each.name for each in self._outputs() if each.data_type == mc.TYPE_STRING]
-        if self._job.classes and texts:
-            raise InputError(f"output '{texts[0]}' is no numbers: name those to class by --outputs")
+        of_texts = [each.name for each in self._outputs() if each.data_type == mc.TYPE_STRING]
+        if self._job.classes and of_texts:
+            raise InputError(f"output '{of_texts[0]}' is no numbers: name those to class by --outputs")
 
     def _check_model(self, there: Iterable[str]) -> None:
         name, names = self._job.model, sorted({name_of(each) for each in there})
@@ -162,8 +163,8 @@ class Model:
         self._fail_by(errors, table)
         kept = {name: table[name] for name in self._kept(table)}
         columns = {spec.name: self._column(spec, found[spec.name]) for spec in self._outputs()}
-        texts = pa.array([errors.get(number) for number in range(len(table))], pa.string())
-        return pa.table({**kept, **columns, ERROR: texts})
+        reasons = texts([errors.get(number) for number in range(len(table))], pa.string())
+        return pa.table({**kept, **columns, ERROR: reasons})
 
     def _column(self, spec: mc.ModelOutput, values: Sequence[Array | None]) -> Any:
         if self._job.classes:
