@@ -1,8 +1,11 @@
 """TorchScript modules (`model.pt`)."""
 
+import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -12,6 +15,8 @@ from backends.parameters import boolean
 from backends.pytorch.naming import input_arguments, output_indices
 
 _jit: Any = torch.jit  # not typed
+_UNKNOWN: Final = re.compile(r"Unknown builtin op: (?P<name>(?P<library>\w+)::[\w.]+\w)")
+_VISION: Final = "torchvision"
 
 
 class TorchScript:
@@ -38,9 +43,10 @@ class TorchScript:
             InferError: INTERNAL with PyTorch's message.
         """
         try:
-            return _jit.load(str(path), map_location=device).eval()
+            return _load(path, device)
         except Exception as error:
-            raise internal(f"failed to load model '{model.name}': {_last_line(error)}") from error
+            reason = _unknown_operation(error) or _last_line(error)
+            raise internal(f"failed to load model '{model.name}': {reason}") from error
 
     def run(self, tensors: Mapping[str, Any]) -> Sequence[Any]:
         """Return the results of `forward`, in order.
@@ -61,6 +67,29 @@ class TorchScript:
 
     def _call(self, named: dict[str, Any]) -> Any:
         return self.module(named) if self._takes_dict else self.module(**named)
+
+
+def _load(path: Path, device: torch.device | None) -> Any:
+    try:
+        return _jit.load(str(path), map_location=device).eval()
+    except RuntimeError as error:
+        missing = _UNKNOWN.search(str(error))
+        if missing is None or missing["library"] != _VISION or find_spec(_VISION) is None:
+            raise
+    import_module(_VISION)  # Triton's backend always has its operations
+    return _jit.load(str(path), map_location=device).eval()
+
+
+def _unknown_operation(error: Exception) -> str:
+    """Return what to do for an operation that PyTorch does not know; "" for another error."""
+    missing = _UNKNOWN.search(str(error))
+    if missing is None:
+        return ""
+    libraries = (
+        "'op_library_filename' in model_operations of its configuration loads C++ libraries of operations"
+    )
+    hint = f"it is of the package {_VISION}" if missing["library"] == _VISION else libraries
+    return f"unknown operation '{missing['name']}': {hint}"
 
 
 def _forward_arguments(module: Any) -> tuple[list[str], bool]:

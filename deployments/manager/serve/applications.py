@@ -309,7 +309,8 @@ def _start_failure(spec: ModelSpec, error: Exception) -> str:
     elif "Worker exit detail: " in detail:
         detail = f"its process ended {in_words(detail)}"
     text = f"the replica of model '{spec.name}' could not start: {full_disk() or detail}"
-    return f"{_not_healthy(spec)}{text}" if died else text
+    stub = _not_healthy(spec) if died else ""
+    return f"{stub} T{text[1:]}" if stub else text
 
 
 def _not_healthy(spec: ModelSpec) -> str:
@@ -318,4 +319,4 @@ def _not_healthy(spec: ModelSpec) -> str:
     if config.backend != "python":
         return ""
     group = config.instance_group[0].name if config.instance_group else ""
-    return f"Stub process '{group or f'{spec.name}_0'}_0' is not healthy. "
+    return f"Stub process '{group or f'{spec.name}_0'}_0' is not healthy."

@@ -71,6 +71,47 @@ def test_library_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         Served(TorchBackend, config(_CONFIG % "ops.so"), folder)
 
 
+_SAVED = """
+import sys, torch
+library = torch.library.Library(sys.argv[1], "DEF")
+library.define(sys.argv[2] + "(Tensor x) -> Tensor")
+library.impl(sys.argv[2], lambda x: x + 3, "CPU")
+class Shift(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return getattr(getattr(torch.ops, sys.argv[1]), sys.argv[2])(x)
+torch.jit.trace(Shift(), torch.zeros(1, 2)).save(sys.argv[3])
+"""
+
+
+def shifting(folder: Path, library: str, operation: str) -> Path:
+    """A module that calls an operation which only another process has."""
+    (folder / "1").mkdir(parents=True)
+    words = [sys.executable, "-W", "ignore", "-c", _SAVED, library, operation]
+    subprocess.run([*words, str(folder / "1" / "model.pt")], check=True)
+    return folder
+
+
+def test_unknown_operation_is_named_with_what_to_do(tmp_path: Path) -> None:
+    plain = config((_CONFIG % "").replace('model_operations { op_library_filename: "" }', ""))
+    with pytest.raises(InferError, match="unknown operation 'nereid_none::shifted': 'op_library_filename'"):
+        Served(TorchBackend, plain, shifting(tmp_path / "a" / "x", "nereid_none", "shifted"))
+    with pytest.raises(InferError, match="'torchvision::gone': it is of the package torchvision"):
+        Served(TorchBackend, plain, shifting(tmp_path / "b" / "x", "torchvision", "gone"))
+
+
+def test_operations_of_torchvision_are_imported_where_a_model_calls_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = (
+        _SAVED.replace("sys.argv[1]", '"torchvision"').replace("sys.argv[2]", '"nms"').partition("class")[0]
+    )
+    (tmp_path / "torchvision.py").write_text(stand_in)
+    monkeypatch.syspath_prepend(tmp_path)
+    plain = config((_CONFIG % "").replace('model_operations { op_library_filename: "" }', ""))
+    served = Served(TorchBackend, plain, shifting(tmp_path / "x", "torchvision", "nms"))
+    assert served(infer({"x": np.zeros((1, 2), np.float32)}))[0].arrays["y__0"].tolist() == [[3, 3]]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_module_calls_an_operation_of_its_library(tmp_path: Path) -> None:

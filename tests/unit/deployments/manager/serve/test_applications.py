@@ -302,7 +302,7 @@ async def test_deploy_says_how_a_replica_died(fake: FakeServe, monkeypatch: pyte
         config = text_format.Parse(f'backend: "python" {text}', mc.ModelConfig()).SerializeToString()
         with pytest.raises(InferError) as raised:
             await deploy(msgspec.structs.replace(SPEC, config=config))
-        assert str(raised.value).startswith(f"Stub process '{instance}' is not healthy. the replica of model")
+        assert str(raised.value).startswith(f"Stub process '{instance}' is not healthy. The replica of model")
 
 
 async def test_deploy_names_a_disk_that_is_full(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
