@@ -7,11 +7,12 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from app.core.errors import ErrorCode, Failure, FailureReason, InferError, unavailable
+from app.core.errors import ErrorCode, Failure, InferError, unavailable
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
+from app.transport.channel.cancellation import AWAITED_S, CANCELLED, cancelled_sink
 from app.transport.channel.client import DEADLINE_EXCEEDED, Channel, no_sink
 from app.transport.channel.deadlines import Deadlines
 from app.transport.channel.server import Handler
@@ -21,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 HERE: Final = "here"
 """The node of a process without a cluster, and the only replica of each of its models."""
-_CANCELLED: Final = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
 _EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 _BROKEN_SUBMIT: Final = Failure(ErrorCode.INTERNAL, "the model failed to take the request")
 _SETTINGS: Final = TransportSettings()
@@ -30,9 +30,11 @@ _SETTINGS: Final = TransportSettings()
 class LocalCall:
     """A request in flight."""
 
-    __slots__ = ("_channel", "_number", "bucket", "cancel_there", "request_id", "sink", "submitted")
+    __slots__ = ("_channel", "_number", "bucket", "cancel_there", "request_id", "sink", "submitted", "traced")
 
-    def __init__(self, channel: "LocalChannel", number: int, sink: Sink, request_id: str) -> None:
+    def __init__(
+        self, channel: "LocalChannel", number: int, sink: Sink, request_id: str, traced: bool
+    ) -> None:
         self._channel = channel
         self._number = number
         self.sink = sink
@@ -40,10 +42,11 @@ class LocalCall:
         self.bucket = 0
         self.cancel_there: Callable[[], None] | None = None
         self.submitted = False
+        self.traced = traced
 
     def cancel(self) -> None:
         """Cancel the request; see `ChannelCall.cancel`."""
-        self._channel.abort(self._number, _CANCELLED)
+        self._channel.cancel(self._number)
 
     def on_response(self, response: InferResponse) -> None:
         """Pass a response on, unless the request was cancelled or has expired."""
@@ -92,7 +95,7 @@ class LocalChannel:
             raise unavailable(f"model '{self._model}' is being unloaded")
         number = self._next
         self._next = number + 1
-        call = self._calls[number] = LocalCall(self, number, sink, request.id)
+        call = self._calls[number] = LocalCall(self, number, sink, request.id, bool(request.trace))
         if request.deadline:
             call.bucket = self._deadlines.add(number, request.deadline)
         try:
@@ -119,6 +122,17 @@ class LocalChannel:
         call = self._calls.pop(number)
         if call.bucket:
             self._deadlines.remove(number, call.bucket)
+
+    def cancel(self, number: int) -> None:
+        """Cancel a request; the response to a traced one is awaited, for what it says of the times."""
+        call = self._calls.get(number)
+        if call is None or not call.traced:
+            self.abort(number, CANCELLED)
+        elif call.cancel_there is not None:  # the first time
+            call.sink = cancelled_sink(call.sink)
+            cancel, call.cancel_there = call.cancel_there, None
+            self._loop.call_later(AWAITED_S, self.abort, number, CANCELLED)
+            cancel()
 
     def abort(self, number: int, failure: Failure) -> None:
         """Fail a request without waiting for the model, whose further responses are ignored."""

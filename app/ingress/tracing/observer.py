@@ -232,7 +232,7 @@ class _Observed:
     def _extend(self, trace: Trace, response: InferResponse, received_ns: int) -> None:
         names = _ACTIVITIES[self._origin.protocol]
         failure = response.failure
-        # The replica's timestamps are not awaited for a request that was cancelled.
+        # The replica's timestamps are awaited for some seconds where a request was cancelled.
         cancelled = failure is not None and failure.code is ErrorCode.CANCELLED
         if response.timestamps is not None or cancelled:
             call = traced_call(self.request, response, self._sent_ns, received_ns)

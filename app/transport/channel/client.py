@@ -11,6 +11,7 @@ from typing import Any, Final
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, unavailable
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
+from app.transport.channel.cancellation import AWAITED_S, CANCELLED, cancelled_sink
 from app.transport.channel.compiled_ends import client_end
 from app.transport.channel.connection import Connection
 from app.transport.channel.deadlines import Deadlines
@@ -22,13 +23,12 @@ from app.transport.memory.arena import ArenaWriter
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_failure, decode_value, encode_control
-from app.transport.wire.frames import FAILED, FINAL, Frame, Kind
+from app.transport.wire.frames import AWAITED, FAILED, FINAL, Frame, Kind
 from app.transport.wire.messages import decode_response
 
 DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
 """Message of the UNAVAILABLE error when a replica has not answered by the request's deadline."""
 
-_CANCELLED: Final = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
 _EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 
 _LONGEST_DEADLINE: Final = 7 * 86400.0
@@ -62,7 +62,7 @@ class ChannelCall:
     def cancel(self) -> None:
         """Cancel the request: the sink gets a CANCELLED failure, unless it had its final response.
 
-        The sink is not called before this returns.
+        The sink is not called before this returns; that of a traced request in some seconds, with timestamps.
         """
         self.channel._cancel(self._stream)
 
@@ -104,6 +104,8 @@ class Channel(Connection):
         self._on_readiness = on_readiness
         self._lost_text = lost_text
         self._calls: dict[int, ChannelCall] = {}
+        self._traced: dict[int, bool] = {}
+        """Whether each of the traced ones is cancelled."""
         self._controls: dict[int, asyncio.Future[Any]] = {}
         self._deadlines = Deadlines(self._loop, settings.deadline_grace, self._expired)
         self._end = client_end(self, self._loop, self._calls, self._deadlines, ChannelCall, no_sink)
@@ -183,6 +185,8 @@ class Channel(Connection):
         self.frame_queued(self.encoder.request(self._out.frames, stream, request, left_us))
         self._out.last_stream = stream
         call = self._calls[stream] = ChannelCall(self, stream, sink, request.id)
+        if request.trace:
+            self._traced[stream] = False
         if left_us:
             call.bucket = self._deadlines.add(stream, request.deadline)
         return call
@@ -225,6 +229,7 @@ class Channel(Connection):
         sink = call.sink
         if frame.flags & FINAL:
             del self._calls[stream]
+            self._traced.pop(stream, None)
             if call.bucket:
                 self._deadlines.remove(stream, call.bucket)
             call.sink = no_sink
@@ -306,7 +311,14 @@ class Channel(Connection):
             self.close()
 
     def _cancel(self, stream: int) -> None:
-        self._abort_request(stream, _CANCELLED)
+        if stream not in self._traced:
+            self._abort_request(stream, CANCELLED)
+        elif not self._traced[stream]:
+            self._traced[stream] = True
+            call = self._calls[stream]
+            call.sink = cancelled_sink(call.sink)
+            self.send_frame(Kind.CANCEL, stream, flags=AWAITED)
+            self._loop.call_later(AWAITED_S, self._abort_request, stream, CANCELLED)
 
     def _expired(self, stream: int) -> None:
         self._abort_request(stream, _EXPIRED)
@@ -316,6 +328,7 @@ class Channel(Connection):
         call = self._calls.pop(stream, None)
         if call is None:
             return
+        self._traced.pop(stream, None)
         if call.bucket:
             self._deadlines.remove(stream, call.bucket)
         self.send_frame(Kind.CANCEL, stream)
@@ -342,6 +355,7 @@ class Channel(Connection):
         failure = Failure(ErrorCode.UNAVAILABLE, self._lost_text(self.suspected))
         calls = list(self._calls.values())
         self._calls.clear()
+        self._traced.clear()
         for call in calls:
             self._fail(call, failure)
         for reply in self._controls.values():

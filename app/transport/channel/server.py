@@ -21,7 +21,7 @@ from app.transport.memory.arena import ArenaWriter
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_control, encode_failure, encode_value
-from app.transport.wire.frames import FAILED, Frame, Kind
+from app.transport.wire.frames import AWAITED, FAILED, Frame, Kind
 from app.transport.wire.messages import decode_request
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Handler(Protocol):
         `reply` is called on the event loop, possibly before this returns, once with `final=True` and any
         number of times before that; later calls are ignored. Tensors of a reply must not change afterwards.
         The cancel function is called at most once, when the client has cancelled or is gone; replies are then
-        ignored. A raised `InferError` becomes the final response.
+        ignored, but for the final one of a traced request. A raised `InferError` becomes the final response.
         """
 
     async def control(self, verb: str, payload: Any) -> Any:
@@ -120,6 +120,8 @@ class _ServerConnection(Connection):
     def _cancel_received(self, frame: Frame) -> None:
         cancel = self._streams.pop(frame.stream, None)
         if cancel is not None:
+            if frame.flags & AWAITED:
+                self._streams[frame.stream] = _nothing
             _run(cancel)
 
     def _reply(self, stream: int, response: InferResponse) -> None:

@@ -37,7 +37,7 @@ class Kind(IntEnum):
     RESPONSE = 2
     """Server: a response or a failure, the last of its stream when `FINAL` is set."""
     CANCEL = 3
-    """Client: cancel the request of the stream. No meta."""
+    """Client: cancel the request of the stream; its final response is sent if `AWAITED` is set. No meta."""
     RELEASE = 4
     """Both: slabs of the peer's arena that this end has released; meta is a msgpack array of offsets.
 
@@ -68,6 +68,8 @@ FINAL: Final = 1
 """RESPONSE flag: no other response follows on this stream."""
 FAILED: Final = 2
 """CONTROL_REPLY flag: the meta is a failure. READINESS flag: not ready."""
+AWAITED: Final = 4
+"""CANCEL flag: the final response says when the model had the request."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):

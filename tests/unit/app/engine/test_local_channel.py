@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
-from app.core.tensors import InferRequest, InferResponse
+from app.core.tensors import InferRequest, InferResponse, Timestamps
+from app.engine import local_channel
 from app.engine.local_channel import LocalChannel
 from app.transport.channel.server import Reply
 from tests.waiting import let_run, until
@@ -102,6 +103,25 @@ async def test_a_cancelled_request_gets_one_failure_and_nothing_after_it() -> No
     call.cancel()
     await let_run()
     assert bench.failures == [(ErrorCode.CANCELLED, "")] and bench.handler.cancelled == 1
+
+
+async def test_a_cancelled_request_that_is_traced_is_answered_with_its_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    call = bench.submit(trace="-")
+    call.cancel()
+    call.cancel()
+    await let_run()
+    assert not bench.received and bench.handler.cancelled == 1
+    times = Timestamps(1, 2, 3, 4, 5, 6, 7)
+    bench.handler.replies[0](InferResponse(final=False))
+    bench.handler.replies[0](InferResponse("m", timestamps=times))
+    assert bench.failures == [(ErrorCode.CANCELLED, "")] and bench.received[0].timestamps == times
+    monkeypatch.setattr(local_channel, "AWAITED_S", 0.01)
+    bench.submit(trace="-").cancel()
+    await until(lambda: len(bench.received) == 2)
+    assert bench.received[1].timestamps is None and bench.channel.outstanding == 0
 
 
 async def test_a_request_fails_at_its_deadline() -> None:
