@@ -45,7 +45,7 @@ def _fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
 
 def datatype_hint(given: str) -> str:
     """Name the data type that somebody meant who writes it as numpy or a configuration does."""
-    if given in DATATYPES:
+    if given in DATATYPES or not given.isidentifier():  # "<invalid>", of a warm-up without a type
         return ""
     name = given.upper().removeprefix("TYPE_").replace("FLOAT", "FP")
     name = {"STRING": "BYTES", "OBJECT": "BYTES", "STR": "BYTES", "BFP16": "BF16"}.get(name, name)

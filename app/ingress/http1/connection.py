@@ -19,6 +19,7 @@ from app.ingress.net.buffered_protocol import switch_protocol
 from app.ingress.net.misdirected import HTTP2, refuse_http2
 from app.ingress.net.pace import Pace
 from app.ingress.net.peer import peer_name
+from app.ingress.net.writing import write_parts
 from app.protocol.grpc.refusal import TLS
 from app.protocol.http.http1 import CONTINUE, HttpError, parse_head, response_head, too_large
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
@@ -321,7 +322,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def write_parts(self, parts: Sequence[Buffer]) -> None:
-        self._transport.writelines(parts)
+        write_parts(self._transport, parts)
 
     async def drained(self) -> None:
         """Wait until the transport accepts more data."""

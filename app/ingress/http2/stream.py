@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from app.core.tensors import Buffer
 from app.ingress.http2.windows import MAX_FRAME, STREAM_WINDOW
 from app.ingress.net.peer import peer_name
+from app.ingress.net.writing import write_parts
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
 
@@ -326,7 +327,7 @@ class Output:
             if size <= _JOIN_BELOW:
                 self.transport.write(b"".join(frames))
             else:
-                self.transport.writelines(frames)
+                write_parts(self.transport, frames)
         if self.reports_buffered:
             self.reports_buffered = self._report_buffered()
 

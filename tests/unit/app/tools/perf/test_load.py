@@ -30,6 +30,7 @@ class HttpServer:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self.connections = 0
+        self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> Endpoint:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -37,10 +38,13 @@ class HttpServer:
 
     async def stop(self) -> None:
         self._server.close()
+        for writer in self._open:  # for which Python waits from 3.12 on
+            writer.close()
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._open.add(writer)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -52,6 +56,7 @@ class HttpServer:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            self._open.discard(writer)
             writer.close()
 
 
