@@ -25,6 +25,7 @@ from backends.fil.reading import read_model
 from backends.fil.settings import read_settings, warn_of_parameters
 from backends.fil.shap import Explainer
 from backends.fil.tensors import INPUT, OUTPUT, SHAP, check, complete
+from backends.fil.zeros import MissingZeros, takes_zeros_for_missing
 
 if TYPE_CHECKING:
     from backends.onnxruntime.bound import BoundRuns
@@ -45,14 +46,20 @@ class _Trees:
             self.forest = read_forest(self.model)
         except Damaged as fault:
             raise invalid_arg(f"unable to load model '{model.name}': '{path}' is damaged: {fault}") from None
+        zeros = kind == "lightgbm" and takes_zeros_for_missing(path.read_bytes())
+        self.prepared = MissingZeros(self.forest) if zeros else None
         known = self.settings.is_classifier
         self.is_classifier = self.forest.task in (BINARY, MULTI_CLASS) if known is None else known
         self._postprocess()
 
     def _postprocess(self) -> None:
-        """Set the postprocessor of probabilities, as Triton does (src/tl_model.h)."""
+        """Set the postprocessor of probabilities, as Triton does (src/tl_model.h).
+
+        Triton takes the leaves of XGBoost's `multi_output_tree` for probabilities too; they are margins.
+        """
         if self.settings.predict_proba and self.forest.task == MULTI_CLASS:
-            name = _LEAF_VECTORS if self.forest.values.shape[1] > 1 else "softmax"
+            has_probabilities = self.forest.values.shape[1] > 1 and self.forest.postprocessor != "softmax"
+            name = _LEAF_VECTORS if has_probabilities else "softmax"
             self.model.get_header_accessor().set_field("postprocessor", name)
             self.forest = self.forest._replace(postprocessor=name)
 
@@ -78,6 +85,7 @@ class _Loaded:
         check(model.config, forest, trees.widths)
         warn_of_parameters(model)
         self.features = forest.features
+        self.prepared = trees.prepared
         self.shapes = {output.name: output.expected for output in model.signature.outputs}
         threads = settings.threads or threads_per_instance(model.config)
         self.predict: Predictor = fastest(model.name, trees.model, forest, threads)
@@ -101,7 +109,7 @@ class FilBackend(ArrayBackend):
             logger.warning("instance '%s' has kind KIND_GPU; trees run on the CPU here", instance.name)
         loaded: _Loaded = copy(instance.model.state)
         signature = instance.model.signature
-        if loaded.is_plain and loaded.explain is None and signature.is_plain:
+        if loaded.is_plain and loaded.explain is None and loaded.prepared is None and signature.is_plain:
             loaded.bound = loaded.predict.bound(signature)
         if loaded.bound is not None:
             instance.answer = loaded.bound.answer
@@ -111,6 +119,8 @@ class FilBackend(ArrayBackend):
         self, loaded: _Loaded, inputs: Mapping[str, Array], outputs: Sequence[str]
     ) -> dict[str, Array]:
         rows = _rows(inputs[INPUT], loaded.features)
+        if loaded.prepared is not None:
+            rows = loaded.prepared(rows)
         found: dict[str, Array] = {}
         if OUTPUT in outputs:
             answer = loaded.predict(rows)

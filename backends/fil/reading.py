@@ -5,13 +5,17 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 import treelite
 
 from app.core.errors import InferError, invalid_arg
 from backends.fil.formats import seems
+from backends.fil.zeros import takes_zeros_for_missing, with_nan
 
 _PARSER: Final = Path(__file__).with_name("parse.py")
 _MEMORY: Final = 1 << 30
@@ -45,16 +49,31 @@ def read_model(name: str, path: Path, model_type: str, allow_unknown_field: bool
     memory = _MEMORY + _MEMORY_PER_BYTE * size
     seconds = _SECONDS + size // _BYTES_PER_SECOND
     limits = [str(allow_unknown_field).lower(), str(memory), str(seconds)]
-    command = [sys.executable, "-P", str(_PARSER), model_type, str(path), *limits]
-    done = subprocess.run(
-        command, env={**os.environ, **_ONE_THREAD}, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
+    with _readable(path, model_type) as given:
+        command = [sys.executable, "-P", str(_PARSER), model_type, str(given), *limits]
+        environment = {**os.environ, **_ONE_THREAD}
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
     reason = (
         _cut_off(path, model_type, done.stdout) if done.returncode == 0 else _reason(done, memory, seconds)
     )
     if reason:
         raise _refused(name, path, model_type, reason)
     return treelite.Model.deserialize_bytes(done.stdout)
+
+
+@contextmanager
+def _readable(path: Path, model_type: str) -> Iterator[Path]:
+    """Yield a file that says the same in a way that treelite knows."""
+    text = path.read_bytes() if model_type == "lightgbm" else b""
+    if not takes_zeros_for_missing(text):
+        yield path
+        return
+    with NamedTemporaryFile() as file:
+        file.write(with_nan(text))
+        file.flush()
+        yield Path(file.name)
 
 
 def _cut_off(path: Path, model_type: str, checkpoint: bytes) -> str:

@@ -83,6 +83,28 @@ def test_answers_and_contributions_are_xgboosts(tmp_path: Path, name: str, file:
     assert isinstance(getattr(predictor, "predictor", predictor), Gtil) == (name == "categories")
 
 
+@pytest.mark.parametrize("objective", ["multi:softprob", "multi:softmax"])
+def test_trees_of_several_outputs_answer_probabilities(tmp_path: Path, objective: str) -> None:
+    rows, target = datasets.load_digits(return_X_y=True)
+    options = {"objective": objective, "num_class": 10, "multi_strategy": "multi_output_tree", "nthread": 1}
+    booster = xgboost.train({**options, "max_depth": 4, "seed": 0}, xgboost.DMatrix(rows, target), 5)
+    (tmp_path / "1").mkdir()
+    booster.save_model(tmp_path / "1/xgboost.json")
+    proba = 'parameters { key: "predict_proba" value { string_value: "true" } }'
+    for parameters in (proba, ""):
+        model = Model(config(f'name: "m" backend: "fil" {parameters}'), 1, tmp_path)
+        model.config = FilBackend.auto_complete(model)
+        (call,) = Served(FilBackend, model)(infer({"input__0": rows[:100].astype(np.float32)}))
+        margins = booster.predict(xgboost.DMatrix(rows[:100]), output_margin=True)
+        found = call.arrays["output__0"]
+        if parameters:
+            powers = np.exp(margins - margins.max(axis=1, keepdims=True))
+            expected = powers / powers.sum(axis=1, keepdims=True)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        else:
+            assert found[:, 0].tolist() == margins.argmax(axis=1).tolist()
+
+
 def test_unknown_field_is_refused_unless_allowed(tmp_path: Path) -> None:
     booster, (rows, _) = trained("binary")
     (tmp_path / "1").mkdir()

@@ -69,6 +69,21 @@ def with_categories(folder: Path) -> Trained:
     return boosted(folder, rows, target, categorical=[0, 2], objective="regression")
 
 
+def with_zeros(folder: Path, categorical: Any = "auto") -> Trained:
+    """Zeros are missing values, but in the last feature, if it has categories; one feature has none yet."""
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((800, 5)).astype(np.float32)
+    rows[:, 4] = random.integers(0, 6, 800)
+    rows[:, :3][random.random((800, 3)) < 0.3] = 0
+    rows[:, 1][random.random(800) < 0.1] = np.nan
+    target = (rows[:, 0] == 0) * 2.0 + np.nan_to_num(rows[:, 1]) + rows[:, 3] + (rows[:, 4] == 0)
+    boosted(folder, rows, target, categorical=categorical, objective="regression", zero_as_missing=True)
+    rows[::3, 3] = 0
+    rows[1] = 1e-36, -1e-36, 1e-34, -1e-34, 0
+    booster = lightgbm.Booster(model_file=folder / "1/model.txt")
+    return Trained(folder, rows, booster.predict(rows), booster.predict(rows, pred_contrib=True))
+
+
 def digits_forest(folder: Path) -> Trained:
     return forest(folder, *data("digits"), ensemble.RandomForestClassifier(20, n_jobs=1, random_state=0))
 
@@ -80,6 +95,8 @@ MODELS: dict[str, Callable[[Path], Trained]] = {
     "regression": lambda p: boosted(p, *data("diabetes"), objective="regression"),
     "poisson": lambda p: boosted(p, *data("diabetes"), objective="poisson"),
     "categories": with_categories,
+    "zeros": with_zeros,
+    "zeros_and_categories": lambda p: with_zeros(p, categorical=[4]),
     "rf_digits": digits_forest,
     "rf_binary": lambda p: forest(
         p, *data("breast_cancer"), ensemble.RandomForestClassifier(10, random_state=0)
@@ -96,7 +113,7 @@ MODELS: dict[str, Callable[[Path], Trained]] = {
         p, *data("wine"), ensemble.IsolationForest(n_estimators=10, random_state=0)
     ),
 }
-TREELITE_ANSWERS = ("categories", "isolation")
+TREELITE_ANSWERS = ("categories", "zeros_and_categories", "isolation")
 BOOSTED_CLASSES = ("binary", "missing", "multiclass", "gb_multiclass", "hist_binary")
 HAS_CLASSES = (*BOOSTED_CLASSES, "rf_digits", "rf_binary", "extra_multiclass")
 
@@ -343,3 +360,11 @@ def test_large_batches_are_answered_in_parts(trained: Callable[[str], Trained], 
     (call,) = served(infer({"input__0": rows}))
     expected = np.tile(model.answers.reshape(len(model.rows), -1), (30, 1))
     np.testing.assert_allclose(call.arrays["output__0"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_zeros_that_are_missing_in_some_trees_alone_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    model = with_zeros(tmp_path)
+    file = tmp_path / "1/model.txt"
+    file.write_text(file.read_text().replace("decision_type=", "decision_type=10 ", 1))
+    assert "others do not (zero_as_missing)" in refusal(model, text()).message
