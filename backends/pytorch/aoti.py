@@ -11,7 +11,8 @@ import platform
 import re
 import sys
 import zipfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 
 from app.core.errors import InferError, internal, invalid_arg
 from backends.base import Model
+from backends.load_locks import loading
 from backends.pytorch.flat import Misfit, Program, first_line
 
 _C: Any = torch._C  # these parts have no types; importing torch._inductor would take seconds
@@ -75,6 +77,10 @@ class Bounds(NamedTuple):
         """Whether the input is an image whose channels lie beside each other in memory."""
         return self.rank == 4 and self.strides.get(1) == 1 and self.strides.get(3) != 1
 
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape that they allow, -1 for a size that may vary."""
+        return tuple(self.exact.get(place, -1) for place in range(self.rank))
+
     def smallest(self) -> list[int]:
         """Return the smallest shape that meets them."""
         return [self.exact.get(place, self.least.get(place, 1)) for place in range(self.rank)]
@@ -126,11 +132,12 @@ class Package(Program):
         arguments, results = loader.get_call_spec()
         super().__init__(arguments, results, ())
         self.dtypes = dtypes_of(source, len(self.arguments))
-        self._run = loader.boxed_run
+        self._boxed_run = loader.boxed_run
+        self._has_run = False
         self._bounds = bounds_of(source, len(self.arguments))
+        if self._bounds is not None:
+            self.shapes = [bounds.shape() for bounds in self._bounds]
         self._reordered = [place for place, each in enumerate(self._bounds or ()) if each.has_channels_last]
-        if self._bounds is None:
-            os.environ[_CHECKS] = "1"  # read by the library at its first run
 
     @staticmethod
     def open(path: Path, model: Model, device: torch.device | None, instances: int) -> "Package":
@@ -182,7 +189,16 @@ class Package(Program):
             raise Misfit(f"other shapes ({first_line(error)})") from error
 
     def run(self, leaves: list[Any]) -> Sequence[Any]:
-        results: Sequence[Any] = self._run(self._in_order(leaves))
+        if self._has_run:
+            results: Sequence[Any] = self._boxed_run(self._in_order(leaves))
+            return results
+        return self._run_first(leaves)
+
+    def _run_first(self, leaves: list[Any]) -> Sequence[Any]:
+        """Run when the library reads from the process's environment whether it checks its inputs."""
+        with loading("torch"), _checking() if self._bounds is None else nullcontext():
+            results: Sequence[Any] = self._boxed_run(self._in_order(leaves))
+        self._has_run = True
         return results
 
     def example(self) -> list[Any]:
@@ -193,6 +209,20 @@ class Package(Program):
         for place in self._reordered:
             leaves[place] = leaves[place].contiguous(memory_format=torch.channels_last)
         return leaves
+
+
+@contextmanager
+def _checking() -> Iterator[None]:
+    """Have libraries that run for the first time check their inputs, and no others of this process."""
+    before = os.environ.get(_CHECKS)
+    os.environ[_CHECKS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_CHECKS]
+        else:
+            os.environ[_CHECKS] = before
 
 
 def unfit(metadata: Mapping[str, str], device: torch.device | None, flags: Collection[str]) -> str:
