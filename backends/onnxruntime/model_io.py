@@ -156,6 +156,11 @@ def _tensor(node: ort.NodeArg) -> OnnxTensor:
 
 def _fields(tensors: Mapping[str, OnnxTensor], max_batch_size: int) -> Iterator[dict[str, object]]:
     for name, tensor in tensors.items():
+        if tensor.config_type == "TYPE_INVALID":
+            raise unsupported(
+                f"tensor '{name}' of the model has elements of type {tensor.onnx_type}, which Triton's"
+                " protocol does not have: a Cast in the graph, to FLOAT16 for instance, makes it another"
+            )
         dims = tensor.shape[1:] if max_batch_size else tensor.shape
         fields: dict[str, object] = {"name": name, "data_type": tensor.config_type, "dims": dims or (1,)}
         if not dims and max_batch_size:

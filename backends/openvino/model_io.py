@@ -50,7 +50,7 @@ class Port(NamedTuple):
         name: the name in a completed configuration.
         names: every name by which a configuration may call it.
         place: its number among the inputs or the outputs.
-        config_type: TYPE_INVALID for a type that Triton does not have.
+        config_type: for a type that Triton does not have, OpenVINO's name.
         shape: None for a tensor of unknown rank.
         batches: whether its layout names a batch dimension.
     """
@@ -79,13 +79,13 @@ def read_ports(network: ov.Model) -> Ports:
 
 
 def _port(place: int, port: Any, node: Any) -> Port:
-    shape = port.get_partial_shape()
+    shape, kind = port.get_partial_shape(), port.get_element_type().get_type_name()
     known = not shape.rank.is_dynamic
     return Port(
         port.get_any_name(),
         frozenset(port.get_names()),
         place,
-        _NAMES.get(port.get_element_type().get_type_name(), "TYPE_INVALID"),
+        _NAMES.get(kind, kind),
         tuple(dim.get_length() if dim.is_static else -1 for dim in shape) if known else None,
         ov.layout_helpers.has_batch(node.get_layout()),
     )

@@ -16,6 +16,7 @@ from torch.utils import _pytree
 
 from app.core.errors import InferError, internal, invalid_arg
 from backends.base import Model
+from backends.load_locks import loading
 from backends.pytorch.flat import Misfit, Program, first_line
 from backends.pytorch.pickles import refused
 
@@ -39,6 +40,7 @@ class Exported(Program):
             _pytree.treespec_dumps(spec.out_spec),
             [value.dtype if isinstance(value, torch.Tensor) else None for value in values],
         )
+        self.shapes = [_sizes(value) for value in values]
         self._examples = program.example_inputs
         self._module: Any = program.module()
         self._flat = _flat(self._module)
@@ -93,15 +95,24 @@ def signature(path: Path) -> tuple[list[Any], list[Any]]:
     Raises:
         InferError: as of `Exported.open`.
     """
-    _refuse_pickles(path)
     try:
-        program = torch.export.load(path)
+        _refuse_pickles(path)
+        with loading("torch"):
+            program = torch.export.load(path)
+    except InferError:
+        raise
     except Exception as error:
         raise internal(f"'{path}' cannot be read: {first_line(error)}") from error
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     names = program.graph_signature.user_inputs, program.graph_signature.user_outputs
     given, returned = ([values.get(str(name)) for name in own] for own in names)
     return given, returned
+
+
+def _sizes(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    return tuple(size if isinstance(size, int) else -1 for size in value.shape)
 
 
 def _flat(module: Any) -> Any:

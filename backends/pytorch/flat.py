@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.model_config import dims_text
 from app.core.errors import InferError, internal, invalid_arg
 from backends.base import Instance
+from backends.declared import declared_dims
 from backends.pytorch.call_spec import argument_paths, input_order, output_places, result_paths
 from backends.pytorch.tensors import check_dtypes
 
@@ -22,6 +25,7 @@ class Program(ABC):
         failure: how a failed execution is reported, with `{}` for the instance's name.
         arguments, results: paths of the leaves, as in `call_spec`.
         dtypes: torch.dtype of each argument; None for one that is not known.
+        shapes: of each argument, -1 for a size that varies; None for one that is not known.
     """
 
     failure = "PyTorch execute failure"
@@ -30,6 +34,7 @@ class Program(ABC):
         self.arguments = argument_paths(arguments)
         self.results = result_paths(results)
         self.dtypes = dtypes
+        self.shapes: Sequence[tuple[int, ...] | None] = [None] * len(self.arguments)
 
     @abstractmethod
     def run_checked(self, leaves: list[Any]) -> Sequence[Any]:
@@ -66,6 +71,7 @@ class FlatProgram:
         self._order = input_order(config, program.arguments, instance.name)
         self.outputs = output_places(config, program.results, instance.name)
         check_dtypes(config, self._order, program.dtypes)
+        _check_shapes(config, dict(zip(self._order, program.shapes, strict=True)))
         self._failure = program.failure.format(instance.name)
         self._model = config.name
         self._fitting: set[tuple[torch.Size, ...]] = set()
@@ -102,6 +108,21 @@ class FlatProgram:
             self._fitting.clear()
         self._fitting.add(shapes)
         return results
+
+
+def _check_shapes(config: mc.ModelConfig, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Refuse declared dims of which every request would be refused."""
+    for tensor in config.input:
+        shape = shapes.get(tensor.name)
+        dims = (*([-1] if config.max_batch_size else []), *declared_dims(tensor))
+        if not shape or tensor.allow_ragged_batch:
+            continue
+        fits = [size in (-1, dim) or dim == -1 for size, dim in zip(shape, dims, strict=False)]
+        if len(shape) != len(dims) or not all(fits):
+            raise invalid_arg(
+                f"unable to load model '{config.name}', configuration expects shape {dims_text(dims)} for"
+                f" input '{tensor.name}', model provides {dims_text(shape)}"
+            )
 
 
 def first_line(error: Exception) -> str:

@@ -74,6 +74,12 @@ def check_graph(config: mc.ModelConfig, placeholders: Collection[str], others: C
     Raises:
         InferError: INVALID_ARG or INTERNAL naming the first tensor that the graph lacks.
     """
+    made = [*controls(config), *config.sequence_batching.state, *config.batch_input]
+    if not config.output or (placeholders and not (config.input or made)):
+        raise invalid_arg(
+            f"the configuration of model '{config.name}' must declare its inputs and outputs: a GraphDef does"
+            f" not say which they are. It has the placeholders {', '.join(sorted(placeholders)) or '(none)'}"
+        )
     if len(placeholders) < len(config.input):
         raise _other_count(config, len(config.input), f"at most {len(placeholders)}")
     for name, _ in controls(config):

@@ -49,7 +49,13 @@ class TritonPythonModel(ArrayModel):
             self._use_cpu(config, cpu)
         pb_utils.Logger.log_verbose(f"Paddle's configuration of '{self.name}':\n{config.summary()}")
         self._predictor = paddle.create_predictor(config)
-        self._check("input", self.inputs, self._predictor.get_input_names())
+        known = self._predictor.get_input_names()
+        self._check("input", self.inputs, known)
+        if len(known) > len(self.inputs):
+            raise pb_utils.TritonModelException(
+                f"unable to load model '{self.name}', configuration expects {len(self.inputs)} inputs, model"
+                f" provides {len(known)}: {', '.join(sorted(known))}"
+            )
         self._fetched = self._outputs_by_name()
         self._find_handles()
 

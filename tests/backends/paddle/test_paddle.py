@@ -55,6 +55,17 @@ def serve(repository: Path, request: pytest.FixtureRequest) -> Callable[[str, st
     return load
 
 
+def test_model_without_tensors_is_refused(serve: Callable[[str, str], Served]) -> None:
+    with pytest.raises(InferError, match="must declare its inputs and outputs: they are not completed"):
+        serve("dense", "")
+
+
+def test_input_that_is_not_declared_is_told(serve: Callable[[str, str], Served]) -> None:
+    text = TWO.replace('input { name: "b" data_type: TYPE_INT64 dims: 2 }', "")
+    with pytest.raises(InferError, match="configuration expects 1 inputs, model provides 2: a, b"):
+        serve("two", text)
+
+
 @pytest.mark.parametrize("output", ["fetch_name_0", "probabilities"])
 def test_answers_are_those_of_paddle(
     repository: Path, serve: Callable[[str, str], Served], output: str

@@ -30,7 +30,12 @@ IO = tuple[str, int, Sequence[Any]]
 
 
 def save(
-    folder: Path, nodes: list[Any], inputs: Sequence[IO], outputs: Sequence[IO], name: str = "model.onnx"
+    folder: Path,
+    nodes: list[Any],
+    inputs: Sequence[IO],
+    outputs: Sequence[IO],
+    name: str = "model.onnx",
+    opset: int = 17,
 ) -> Path:
     """Write an ONNX model as version 1 of a model in `folder`."""
     graph = helper.make_graph(
@@ -39,7 +44,7 @@ def save(
         [helper.make_tensor_value_info(*io) for io in inputs],
         [helper.make_tensor_value_info(*io) for io in outputs],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=opset // 2)
     path = folder / "1" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(model.SerializeToString())

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
-from onnx import helper
+from onnx import TensorProto, helper
 
 from app.core.errors import InferError
 from tests.unit.backend_harness import infer
@@ -35,6 +35,17 @@ def test_completed_configuration_is_not_refused(level: int, tmp_path: Path) -> N
     text = completed(f'name: "x" optimization {{ graph {{ level: {level} }} }}', folder)
     (call,) = serve(text, folder)(infer({"I": np.ones((1, 16), np.float32)}))
     assert call.arrays["O"].shape == (1, 1, 16)
+
+
+@pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "INT4"])
+def test_element_type_that_triton_does_not_have_is_named(tmp_path: Path, kind: str) -> None:
+    element = getattr(TensorProto, kind)
+    node = helper.make_node("Cast", ["I"], ["O"], to=element)
+    folder = save(tmp_path, [node], [("I", FLOAT, ("n", 2))], [("O", element, ("n", 2))], opset=21)
+    with pytest.raises(
+        InferError, match=f"tensor 'O' of the model has elements of type {kind}, which Triton"
+    ):
+        completed('name: "x"', folder)
 
 
 def test_output_dimension_of_any_size_matches_a_number(tmp_path: Path) -> None:

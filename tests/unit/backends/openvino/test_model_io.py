@@ -98,7 +98,9 @@ def test_declared_tensors_stay(tmp_path: Path) -> None:
     assert [tensor.name for tensor in config.output] == ["SUM", "DOUBLE"]
 
 
-@pytest.mark.parametrize(("dtype", "name"), [(np.float64, "TYPE_FP64"), (ov.Type.bf16, "TYPE_BF16")])
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(np.float64, "TYPE_FP64"), (ov.Type.bf16, "TYPE_BF16"), (ov.Type.u4, "u4")]
+)
 def test_unsupported_type_of_a_model_is_named(tmp_path: Path, dtype: Any, name: str) -> None:
     value = parameter("A", (1, 4), dtype)
     save(tmp_path, [value], [result("OUT", op.abs(value))])

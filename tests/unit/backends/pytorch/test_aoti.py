@@ -71,7 +71,7 @@ def test_bounds_of_an_input(shape: tuple[int, ...], condition: str) -> None:
     bounds = bounds_of("".join(IMAGE + CONTIGUOUS), 1)
     assert bounds is not None
     assert bounds[0].condition(shape, torch.empty(shape).stride()) == condition
-    assert bounds[0].smallest() == [1, 3, 8, 4]
+    assert bounds[0].smallest() == [1, 3, 8, 4] and bounds[0].shape() == (-1, 3, -1, 4)
     assert not bounds[0].has_channels_last
 
 
@@ -193,6 +193,8 @@ def test_compiled_package_refuses_other_shapes(package: Path) -> None:
     assert "size 2 at dimension 1 in ARGS[1][one]" in served(infer(wrong))[0].error
     with pytest.raises(InferError, match="configuration expects datatype TYPE_INT32 for input 'ARGS"):
         serve(text().replace("TYPE_FP32", "TYPE_INT32", 1), package)
+    with pytest.raises(InferError, match=r"configuration expects shape \[-1,3\] for input 'ARGS"):
+        serve(text(dims="dims: 3"), package)
 
 
 @pytest.mark.slow

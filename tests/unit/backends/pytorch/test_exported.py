@@ -84,6 +84,13 @@ def test_data_type_is_compared_at_load(program: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("dims", ["dims: 3", "dims: [ 2, 2 ]"])
+def test_dims_are_compared_at_load(program: Path, dims: str) -> None:
+    with pytest.raises(InferError, match=r"configuration expects shape \[-1,.*, model provides \[-1,2\]"):
+        serve(text(dims=dims), program)
+    serve(text(dims="dims: -1"), program)
+
+
 def test_instances_share_the_program(program: Path) -> None:
     served = serve(text(), program)
     second = Instance(served.model, "x_0_1")

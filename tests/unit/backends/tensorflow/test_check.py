@@ -148,6 +148,15 @@ def test_graph_has_names_alone() -> None:
     check_graph(config(GOOD.replace('"y"', '"add:1"')), {"x", "any", "more"}, {"add"})
 
 
+@pytest.mark.parametrize("missing", ["output", "input"])
+def test_graph_needs_declared_tensors(missing: str) -> None:
+    declared = config(GOOD)
+    declared.ClearField(missing)
+    with pytest.raises(InferError) as caught:
+        check_graph(declared, {"x", "any"}, {"y"})
+    assert "a GraphDef does not say which they are. It has the placeholders any, x" in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("placeholders", "text", "message"),
     [
