@@ -157,7 +157,12 @@ def _openvino(name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]
         raise MigrationError(
             f"'{source}' is an OpenVINO model without its weights: there is no '{weights.name}'"
         )
-    return _plain(name, "openvino", (Item("1/model.xml", source), Item("1/model.bin", weights)), inputs)
+    from app.commands.new.signatures import complete_openvino
+
+    made = _plain(name, "openvino", (Item("1/model.xml", source), Item("1/model.bin", weights)), inputs)
+    if not inputs:
+        complete_openvino(source, made.config)
+    return made
 
 
 def _forest(name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]) -> MigratedModel:
@@ -173,7 +178,7 @@ def _forest(name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]) 
 
 
 def _pytorch(name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]) -> MigratedModel:
-    from app.commands.new.torch_files import complete_exported, complete_scripted
+    from app.commands.new.signatures import complete_exported, complete_scripted
 
     if holds_aoti(file) and not holds_export(file):
         raise MigrationError(

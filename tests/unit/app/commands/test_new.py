@@ -160,10 +160,22 @@ def test_openvino_model_has_its_weights(tmp_path: Path) -> None:
     with pytest.raises(MigrationError, match=r"there is no 'net\.bin'"):
         from_source("m", tmp_path / "net.xml")
     (tmp_path / "net.bin").write_bytes(b"weights")
-    assert [item.target for item in from_source("m", tmp_path / "net.xml").items] == [
-        "1/model.xml",
-        "1/model.bin",
-    ]
+    with pytest.raises(MigrationError, match="cannot be read"):
+        from_source("m", tmp_path / "net.xml")
+
+
+def test_openvino_model_says_its_dimensions(made: Callable[..., tuple[Path, str]], tmp_path: Path) -> None:
+    ov = pytest.importorskip("openvino")
+    given = ov.opset13.parameter([-1, 3], np.float32, name="x")
+    model = ov.Model([ov.opset13.relu(given)], [given])
+    model.outputs[0].set_names({"y"})
+    model.inputs[0].set_names({"x"})
+    ov.save_model(model, tmp_path / "net.xml")
+    folder, _ = made("--from", str(tmp_path / "net.xml"))
+    found = config_of(folder)
+    assert found.max_batch_size == 8 and [tuple(each.dims) for each in found.input] == [(3,)]
+    assert sorted(os.listdir(folder / "1")) == ["model.bin", "model.xml"]
+    passes(folder)
 
 
 def hugging_face(folder: Path, architecture: str) -> Path:

@@ -1,9 +1,10 @@
-"""Inputs and outputs of PyTorch's files: an exported program says them, TorchScript is run on zeros."""
+"""Inputs and outputs that files of frameworks say; TorchScript, which says none, is run on zeros."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from tritonclient.grpc import model_config_pb2 as mc
@@ -16,6 +17,14 @@ _ROWS: Final = (1, 3)
 """Numbers of rows that are tried: dimensions that follow them are those of rows."""
 _BATCH: Final = 8
 _NO_TORCH: Final = "to look into '{path}' PyTorch is needed, which is not installed here"
+
+
+class _Known(NamedTuple):
+    """A tensor: a dimension of -1 varies."""
+
+    name: str
+    dtype: Any
+    shape: tuple[int, ...]
 
 
 def complete_exported(path: Path, config: mc.ModelConfig) -> None:
@@ -32,16 +41,53 @@ def complete_exported(path: Path, config: mc.ModelConfig) -> None:
         given, returned = signature(path)
     except InferError as error:
         raise MigrationError(error.message) from None
-    everything = [*given, *returned]
-    if not all(hasattr(value, "shape") for value in everything):
+    if not all(hasattr(value, "shape") for value in (*given, *returned)):
         raise MigrationError(f"'{path}' has arguments that are no tensors: write a config.pbtxt yourself")
-    batched = all(len(value.shape) and not isinstance(value.shape[0], int) for value in everything)
+    tensors = [
+        [_Known(f"{name}__{number}", _dtype_of(value), _shape_of(value)) for number, value in enumerate(own)]
+        for name, own in (("INPUT", given), ("OUTPUT", returned))
+    ]
+    _declare(config, *tensors)
+
+
+def complete_openvino(path: Path, config: mc.ModelConfig) -> None:
+    """Complete a configuration with what an OpenVINO model says of itself; not without OpenVINO.
+
+    The backend completes it too, but with every dimension unknown as soon as one of a tensor is variable.
+
+    Raises:
+        MigrationError: it cannot be read.
+    """
+    try:
+        import openvino
+    except ImportError:
+        return
+    try:
+        model = openvino.Core().read_model(path)
+    except RuntimeError as error:
+        raise MigrationError(f"'{path}' cannot be read: {_first(error)}") from None
+    ports = [list(model.inputs), list(model.outputs)]
+    if all(port.names and port.partial_shape.rank.is_static for own in ports for port in own):
+        _declare(config, *([_known_port(port) for port in own] for own in ports))
+
+
+def _known_port(port: Any) -> _Known:
+    shape = tuple(size.get_length() if size.is_static else -1 for size in port.partial_shape)
+    return _Known(port.any_name, port.element_type.to_dtype(), shape)
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else -1 for size in value.shape)
+
+
+def _declare(config: mc.ModelConfig, inputs: Sequence[_Known], outputs: Sequence[_Known]) -> None:
+    """Declare tensors; where the first dimension of all varies it is that of rows."""
+    batched = all(each.shape[:1] == (-1,) for each in (*inputs, *outputs))
     config.max_batch_size = _BATCH if batched else 0
-    del config.input[:]
-    for name, tensors, values in (("INPUT", config.input, given), ("OUTPUT", config.output, returned)):
-        for number, value in enumerate(values):
-            dims = [dim if isinstance(dim, int) else -1 for dim in value.shape[batched:]]
-            tensors.add(name=f"{name}__{number}", data_type=_type_of(value), dims=dims)
+    del config.input[:], config.output[:]
+    for declared, known in ((config.input, inputs), (config.output, outputs)):
+        for each in known:
+            declared.add(name=each.name, data_type=_type(each.dtype), dims=each.shape[batched:])
 
 
 def complete_scripted(path: Path, config: mc.ModelConfig) -> None:
@@ -75,7 +121,7 @@ def complete_scripted(path: Path, config: mc.ModelConfig) -> None:
             tensor.dims.insert(0, -1)
     for number, one in enumerate(found[0]):
         dims = one.shape[1:] if batched else one.shape
-        config.output.add(name=f"OUTPUT__{number}", data_type=_type_of(one), dims=dims)
+        config.output.add(name=f"OUTPUT__{number}", data_type=_type(_dtype_of(one)), dims=dims)
 
 
 def _outputs(torch: Any, module: Any, config: mc.ModelConfig, rows: int) -> list[Any]:
@@ -95,10 +141,13 @@ def _outputs(torch: Any, module: Any, config: mc.ModelConfig, rows: int) -> list
     return found
 
 
-def _type_of(tensor: Any) -> mc.DataType.ValueType:
-    """Return the type of a tensor of PyTorch as a configuration has it."""
-    name = str(tensor.dtype).removeprefix("torch.")
-    kind = "BF16" if name == "bfloat16" else datatype_of(np.zeros(0, name))
+def _dtype_of(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _type(dtype: Any) -> mc.DataType.ValueType:
+    """Return a type of NumPy, or its name, as a configuration has it."""
+    kind = "BF16" if dtype == "bfloat16" else datatype_of(np.zeros(0, dtype))
     return mc.DataType.Value(DATATYPES[kind].config_name)
 
 
