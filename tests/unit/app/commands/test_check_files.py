@@ -26,7 +26,7 @@ output { name: "output__0" data_type: TYPE_FP32 dims: 1 }
 parameters { key: "model_type" value { string_value: "treelite_checkpoint" } }
 max_batch_size: 8 backend: "fil"
 """
-TORCH = IO.replace("INPUT0", "INPUT__0").replace("OUTPUT0", "OUTPUT__0").replace("[ 4 ]", "[ -1 ]")
+TORCH = IO.replace("INPUT0", "INPUT__0").replace("OUTPUT0", "OUTPUT__0").replace("[ 4 ]", "[ -1, 2 ]")
 OPENVINO = 'backend: "openvino"'
 ENVIRONMENT = 'backend: "python" parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }' + IO
 
