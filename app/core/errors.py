@@ -17,8 +17,11 @@ def encodable(text: str) -> str:
     r"""Return a text that UTF-8 can encode, with escapes such as `\ud83d` for lone surrogates.
 
     Texts of models and clients and names of files may have them. Whatever reports a text passes it through
-    here: what cannot be encoded must not take the place of what went wrong, or end a process.
+    here: what cannot be encoded must not take the place of what went wrong, or end a process. A text of a
+    subclass, such as numpy's, becomes a plain one, as encoders want it.
     """
+    if text.__class__ is not str:
+        text = str.__str__(text)
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from app.access.audit import Audit
@@ -39,6 +40,7 @@ from backends.python.api.errors import TritonError, describe
 from backends.python.api.metrics import MetricFamily, snapshot
 from backends.python.api.parameters import checked_response
 from backends.python.api.pb_utils import TritonModelException
+from backends.python.api.tensor import Tensor as PythonTensor
 from backends.python.worker.framing import encoded
 from deployments.spec import Description, ModelSpec
 from tests.unit.test_imports import ROOT
@@ -169,6 +171,23 @@ def test_errors_of_models_take_strings_alone() -> None:
     assert TritonError(b"caf\xe9").message() == "caf\\xe9"
     with pytest.raises(TypeError):
         TritonError(ValueError("text"))  # type: ignore[arg-type]
+
+
+class Text(str):
+    def encode(self, *_: object) -> bytes:
+        raise RuntimeError("not that")
+
+
+@pytest.mark.parametrize("kind", [np.str_, Text])
+@pytest.mark.parametrize("text", ["plain", "hi \ud83d"])
+def test_texts_of_other_classes_become_plain(kind: type[str], text: str) -> None:
+    made = [
+        Failure(ErrorCode.INTERNAL, kind(text)).message,
+        TritonError(kind(text)).message(),
+        PythonTensor(kind(text), np.zeros(1)).name(),
+    ]
+    assert {type(each) for each in made} == {str}
+    assert made == [encodable(text)] * 3
 
 
 def test_parameters_of_responses_are_refused_where_the_model_makes_them() -> None:
