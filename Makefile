@@ -1,7 +1,8 @@
-# Needs python3.11 and make. The first call of a target installs what it needs; later calls install nothing.
+# Needs Python 3.11, 3.12 or 3.13, and make. The first call of a target installs what it needs; later calls install nothing.
 # The fastest on PATH: without profile-guided optimisation, which pyenv leaves out unless told, bytecode takes half as
 # long again, and small requests are little else.
-PYTHON ?= $(or $(shell which -a python3.11 | sort -u | while read -r found; do \
+PYTHONS := $(or $(shell which -a python3.11),$(shell which -a python3.12 python3.13))
+PYTHON ?= $(or $(shell printf '%s\n' $(PYTHONS) | sort -u | while read -r found; do \
 	"$$found" -c 'import ensurepip, timeit; print(min(timeit.repeat("for i in range(1000): i * i", number=500)))' \
 	2>/dev/null | sed "s|$$| $$found|"; done | sort -n | sed -n '1s/.* //p'),python3.11)
 VENV := .venv
@@ -182,7 +183,7 @@ clean:
 	rm -f model_repository/*/*/model.onnx model_repository/*/*/model.pt model_repository/*/*/characters.txt
 
 $(VENV)/.created:
-	@command -v $(PYTHON) >/dev/null || { echo "make needs Python 3.11, and '$(PYTHON)' is not on PATH:" \
+	@command -v $(PYTHON) >/dev/null || { echo "make needs Python 3.11 to 3.13, and '$(PYTHON)' is not on PATH:" \
 		"install it (apt install python3.11-venv, brew install python@3.11, pyenv, ...) or say where it is," \
 		"as in: make serve PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)

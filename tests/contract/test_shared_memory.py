@@ -17,6 +17,7 @@ from tritonclient.utils import serialize_byte_tensor
 
 from tests.contract.drivers import Driver, Output, Refused, Shared
 from tests.contract.samples import check_simple
+from tests.hints import tritons
 
 NBYTES = 64
 ROW = np.arange(16, dtype=np.int32)
@@ -178,7 +179,8 @@ def test_refused(
 ) -> None:
     memory.register("r", 3 * NBYTES)
     code = codes[0] if client.protocol == "http" else codes[1]
-    assert refused(lambda: client.infer_shared("simple", inputs, outputs)) == (code, text)
+    found, said = refused(lambda: client.infer_shared("simple", inputs, outputs))
+    assert (found, tritons(said)) == (code, text)
     check_simple(client)
 
 

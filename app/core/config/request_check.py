@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import WILDCARD, TensorSpec, dims_text, input_specs, output_specs
 from app.core.config.request_hints import (
+    count_hint,
     datatype_hint,
     missing_batch,
     misspelt_hint,
@@ -222,11 +223,13 @@ class RequestChecker:
         if spec.itemsize == 0:
             self._check_strings(request, tensor, count)
         elif len(tensor.data) != count * spec.itemsize:
-            raise self._error(
-                request,
+            text = (
                 f"input byte size mismatch for input '{tensor.name}' for model '{self._model}'. "
-                f"Expected {count * spec.itemsize}, got {len(tensor.data)}",
+                f"Expected {count * spec.itemsize}, got {len(tensor.data)}"
             )
+            given, rest = divmod(len(tensor.data), spec.itemsize)
+            whole = count and not rest
+            raise self._error(request, hinted(text, count_hint(tensor.name, count, given) if whole else ""))
 
     def _check_strings(self, request: InferRequest, tensor: Tensor, count: int) -> None:
         subject = f"for inference input '{tensor.name}' for model '{self._model}'"

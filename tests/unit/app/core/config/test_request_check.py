@@ -349,6 +349,7 @@ def test_output_requested_twice_is_refused() -> None:
             request(parameters={"promt": "x"}),
             "the parameter 'promt' is no input of the model: did you mean 'PROMPT'?",
         ),
+        (BATCHED, request(tensor("A", (1, 16), 60)), "'A' needs 16 elements by its shape, its data has 15"),
         (BATCHED, request(tensor("A", (1, 16), 64, "float32")), "'float32' is written 'FP32'"),
         (BATCHED, request(tensor("A", (1, 16), 64, "TYPE_UINT8")), "'TYPE_UINT8' is written 'UINT8'"),
     ],
