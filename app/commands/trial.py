@@ -18,6 +18,7 @@ from deployments.environments.prepare import chosen, look
 from deployments.execution.warmup import check_samples, warm_up
 from deployments.manager.catalog import Candidate, Catalog
 from deployments.manager.ensembles import effective
+from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
 
@@ -90,6 +91,8 @@ class Trial:
 
     def _loaded(self, candidate: Candidate, version: int) -> tuple[mc.ModelConfig, bool]:
         """Check a version as its load would; load it, if that executes no code of a user."""
+        if not candidate.template.origin:
+            check_agents(candidate.config, candidate.entry.directory, version)
         spec, config = candidate.template, normalise(candidate.config, self._catalog.gpus)
         model = Model(config, version, candidate.entry.directory, spec.settings(config.backend))
         self._warnings.setdefault(candidate.name, []).extend(_doubtful(candidate.config))

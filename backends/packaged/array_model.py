@@ -58,8 +58,6 @@ class ArrayModel:
         self.directory = os.path.join(args["model_repository"], args["model_version"])
         self.inputs = [tensor["name"] for tensor in self.config["input"]]
         self.outputs = [tensor["name"] for tensor in self.config["output"]]
-        if not (self.inputs and self.outputs):
-            raise pb_utils.TritonModelException(undeclared(self.name))
         self.kind, self.device_id = args["model_instance_kind"], int(args["model_instance_device_id"])
         with self._loading:
             other = next((each for each in self._loaded if each._place() == self._place()), None)
@@ -73,6 +71,15 @@ class ArrayModel:
     def load(self) -> None:
         """Load the model's files."""
         raise NotImplementedError
+
+    def require_tensors(self) -> None:
+        """Refuse a configuration without inputs or outputs, for a framework that completes none.
+
+        Raises:
+            TritonModelException: it has none.
+        """
+        if not (self.inputs and self.outputs):
+            raise pb_utils.TritonModelException(undeclared(self.name))
 
     def share(self, other: Any) -> None:
         """Take what is needed from an instance of this process on the same device, which may be executing.

@@ -1,5 +1,6 @@
 """Models of a packaged backend: made and served in the environment that the backend has."""
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import backends
+from app.engine.engine import Engine
 from backends.base import Model
 from backends.python.backend import PythonBackend
 from deployments.environments.packaged import PackagedEnvironments
@@ -15,6 +17,7 @@ from tests.unit.backend_harness import Served
 
 _WRITER_S = 100
 _ROOM = 1 << 30
+_AT_ONCE = 8
 
 
 def write_models(backend: str, writer: Path, root: Path) -> None:
@@ -46,3 +49,13 @@ def serve_model(
     served = Served(backends.find_backend(backend), model)
     at_end(served.close)
     return served
+
+
+def failed_at_once(backend: str, model: Path, configuration: str, root: Path) -> list[str]:
+    """Load eight copies of a model at once in one process; return why those fail that do."""
+    for number in range(_AT_ONCE):
+        folder = root / f"m{number}"
+        shutil.copytree(model, folder)
+        (folder / "config.pbtxt").write_text(f'backend: "{backend}" {configuration}')
+    with Engine.open(model_repository=[str(root)], model_load_thread_count=_AT_ONCE) as engine:
+        return [reason for _, _, state, reason in engine.index() if state != "READY"]

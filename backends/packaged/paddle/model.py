@@ -36,6 +36,7 @@ class TritonPythonModel(ArrayModel):
 
     def load(self) -> None:
         """Make a predictor, and check the names of its tensors."""
+        self.require_tensors()
         check_instance(self.config, self.name, self.kind)
         config = paddle.Config(*self._files())
         config.disable_glog_info()

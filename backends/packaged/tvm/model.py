@@ -22,6 +22,7 @@ class TritonPythonModel(ArrayModel):
 
     def load(self) -> None:
         """Load the library, and check the names of the inputs against its function's parameters."""
+        self.require_tensors()
         self._device = tvm.cuda(self.device_id) if self.kind == "GPU" else tvm.cpu()
         # Read when TVM starts its threads. Bound to cores, those of all instances would share the first ones.
         os.environ["TVM_NUM_THREADS"] = str(self.threads())

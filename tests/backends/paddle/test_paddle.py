@@ -12,7 +12,7 @@ import pytest
 from app.core.datatypes import DATATYPES
 from app.core.errors import InferError
 from backends.base import Instance, Model
-from tests.backends.packaged import serve_model, write_models
+from tests.backends.packaged import failed_at_once, serve_model, write_models
 from tests.unit.backend_harness import Call, Served, config, infer
 
 DENSE = """
@@ -53,6 +53,10 @@ def serve(repository: Path, request: pytest.FixtureRequest) -> Callable[[str, st
         return serve_model("paddle", model, request.addfinalizer)
 
     return load
+
+
+def test_models_load_at_once(repository: Path, tmp_path: Path) -> None:
+    assert failed_at_once("paddle", repository / "dense", DENSE % "fetch_name_0", tmp_path) == []
 
 
 def test_model_without_tensors_is_refused(serve: Callable[[str, str], Served]) -> None:

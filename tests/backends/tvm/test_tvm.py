@@ -8,7 +8,7 @@ import pytest
 
 from app.core.errors import InferError
 from backends.base import Model
-from tests.backends.packaged import serve_model, write_models
+from tests.backends.packaged import failed_at_once, serve_model, write_models
 from tests.unit.backend_harness import Served, config, infer
 
 Serve = Callable[[str, str], Served]
@@ -40,6 +40,15 @@ def serve(repository: Path, request: pytest.FixtureRequest) -> Iterator[Serve]:
         return serve_model("tvm", model, request.addfinalizer)
 
     yield load
+
+
+def test_models_load_at_once(repository: Path, tmp_path: Path) -> None:
+    assert failed_at_once("tvm", repository / "dense", DENSE, tmp_path) == []
+
+
+def test_model_without_tensors_is_refused(serve: Serve) -> None:
+    with pytest.raises(InferError, match="must declare its inputs and outputs: they are not completed"):
+        serve("dense", "")
 
 
 def test_answers_are_those_of_numpy(repository: Path, serve: Serve) -> None:

@@ -148,6 +148,12 @@ BAD: dict[str, tuple[str, Write, str]] = {
         "Failed to get the canonical",
     ),
     "names of identity": ('backend: "identity"' + IO.replace("OUTPUT0", "OUT"), content("x", b""), "OUT"),
+    "checksum": (
+        'backend: "identity" model_repository_agents { agents {'
+        ' name: "checksum" parameters { key: "MD5:1/x" value: "00" } } }' + IO,
+        content("x", b""),
+        "Mismatched MD5 hash for file 1/x, expect: 00",
+    ),
     "warm-up": (
         'backend: "identity" model_warmup { name: "w" batch_size: 1 }' + IO,
         content("x", b""),
