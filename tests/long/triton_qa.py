@@ -232,6 +232,8 @@ def stage(repository: Path, qa: Path) -> None:
         for suite, models in suites.items():
             for model in models:
                 shutil.copytree(repository / place / model, qa / suite / "models" / model, dirs_exist_ok=True)
+    decoupled = qa / "L0_decoupled"
+    shutil.copytree(decoupled / "models", decoupled / "python_models")
 
 
 def adapt(qa: Path, data: Path) -> None:
