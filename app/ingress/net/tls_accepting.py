@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import ssl
@@ -14,8 +15,12 @@ from app.ingress.net.misdirected import PlainAtTls
 from app.ingress.net.server_state import ServerState
 from app.protocol.grpc.refusal import TLS
 
+logger = logging.getLogger(__name__)
+
 _FIRST_BYTE_S: Final = 10.0
 """Seconds in which a client has to begin."""
+_MAX_WAITING: Final = 4096
+"""Sockets that have not begun at a time; more are closed."""
 _TEXT: Final = "this port speaks TLS: use https://, or a gRPC channel with TLS"
 
 
@@ -42,6 +47,9 @@ class TlsAccepting:
         return _Handing(self._accept)
 
     def _accept(self, accepted: socket.socket) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            accepted.close()
+            return
         loop = self._state.loop
         self._waiting[accepted] = loop.call_later(_FIRST_BYTE_S, self._drop, accepted)
         loop.add_reader(accepted, self._look, accepted)
@@ -94,7 +102,12 @@ class _Handing(asyncio.Protocol):
         self._accept = accept
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        duplicate = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-        transport.abort()  # type: ignore[attr-defined]  # a Transport, of uvloop by no base class
+        try:
+            duplicate = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as error:  # no more descriptors
+            logger.error("a connection is refused: %s", error)
+            return
+        finally:
+            transport.abort()  # type: ignore[attr-defined]  # a Transport, of uvloop by no base class
         duplicate.setblocking(False)
         self._accept(duplicate)

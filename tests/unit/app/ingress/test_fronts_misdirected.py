@@ -13,6 +13,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
+from app.ingress.net import tls_accepting
 from app.protocol.grpc import http2 as h2
 from tests.certificates import Authority, Pair
 from tests.unit.app.ingress.http2.raw_client import decoded
@@ -157,3 +158,28 @@ def test_connections_that_never_begin_are_closed_with_the_server(fronts: Fronts,
         silent = socket.create_connection(("127.0.0.1", running.http_port), WAIT_S)
     with silent:
         assert silent.recv(1) == b""
+
+
+def test_connection_without_a_descriptor_is_closed(
+    fronts: Fronts, authority: Authority, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(_: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    with fronts(**tls("http", pair)) as running:
+        with monkeypatch.context() as patched:
+            patched.setattr("os.dup", none_left)
+            assert exchanged(running.http_port, b"") == b""
+        with http_over_tls(running.http, authority.root) as client:
+            assert infer(client, http_client) == ZEROS
+
+
+def test_connections_that_do_not_begin_are_limited(
+    fronts: Fronts, authority: Authority, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_accepting, "_MAX_WAITING", 1)
+    with fronts(**tls("http", pair)) as running:
+        with socket.create_connection(("127.0.0.1", running.http_port), WAIT_S):
+            assert exchanged(running.http_port, b"") == b""
+        with http_over_tls(running.http, authority.root) as client:
+            assert infer(client, http_client) == ZEROS
