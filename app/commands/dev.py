@@ -19,6 +19,7 @@ from app.settings.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.ports import check_ports
 from app.settings.settings import ServerSettings
+from deployments.environments.progress import work
 
 if TYPE_CHECKING:
     from app.engine.engine import Engine
@@ -113,8 +114,6 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
 
 def _tell_progress(engine: "Engine") -> None:
     """Print every few seconds what is waited for: the models of the start, environments that are made."""
-    from deployments.environments.progress import work
-
     while True:
         time.sleep(_PATIENCE_S)
         loading = [] if engine.repository.lifecycle.initialised else engine.repository.loading

@@ -135,6 +135,18 @@ def test_a_name_is_percent_encoded_over_http(server: Server) -> None:
         assert (status, json.loads(body)["name"]) == (200, name)
 
 
+def test_models_of_any_name_are_changed_unloaded_and_loaded(server: Server, place: Path) -> None:
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        for name in NAMES:
+            write_model(place / "repository", name, more="instance_group { count: 2 }")
+            client.load_model(name)
+            assert client.get_model_config(name).config.instance_group[0].count == 2
+            client.unload_model(name)
+            assert not client.is_model_ready(name)
+            client.load_model(name)
+            assert client.is_model_ready(name)
+
+
 def test_directories_of_the_file_system_are_told_and_left_out(server: Server, place: Path) -> None:
     line = f"'{place}/link/lost+found' is of the file system, and no model: it is left out"
     assert server.output().count(line) == 1
