@@ -99,6 +99,21 @@ def test_bad_paths_are_refused(folder: Path, tmp_path: Path) -> None:
     assert "unable to unpack" in error_of(folder, str(tmp_path / "text")).message
 
 
+def test_a_look_unpacks_and_installs_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(declared: str, **settings: str) -> Environment:
+        text = f'name: "m" backend: "python" {PATH.format(declared) if declared else ""}'
+        return prepare_module.look(Model(config(text), 1, folder, settings))
+
+    monkeypatch.setattr(prepare_module, "NodeCache", None)
+    (folder / "env.tar").write_text("no archive")
+    assert found("$$TRITON_MODEL_DIRECTORY/env.tar") == Environment()
+    with pytest.raises(InferError, match="Failed to get the canonical path for /no/where"):
+        found("/no/where")
+    (folder / "requirements.txt").write_text("absent-here==1\n")
+    assert found("", requirements="install") == Environment()
+    assert "absent-here is not installed" in found("").unlike
+
+
 def test_archive_is_unpacked_once(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "env"
     make(root)
