@@ -8,6 +8,7 @@ RESOLVES = re.compile(r"\brealpath\(|\.resolve\(\)|\breadlink\(")
 
 ALLOWED = {
     "app/access/token_file.py": "writes a link's target, and not over the link",
+    "app/commands/new/starts.py": "the name of a folder, which is copied",
     "app/core/installation.py": "the program's own directory",
     "app/ingress/clouds/models.py": "directories that a client names",
     "app/tools/migrate": "sources of another server, which are copied",
