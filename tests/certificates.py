@@ -47,6 +47,12 @@ class Authority:
             .not_valid_after(now + _DAY)
             .add_extension(x509.SubjectAlternativeName([address, x509.DNSName("localhost")]), critical=False)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            # Which Python 3.13 asks for, as browsers do.
+            .add_extension(_usage(authority), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
             .sign(self._key, hashes.SHA256())
         )
 
@@ -61,6 +67,12 @@ class Authority:
             )
         )
         return pair
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=authority, crl_sign=authority, **never)
 
 
 def _named(name: str) -> x509.Name:
