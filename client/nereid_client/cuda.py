@@ -1,7 +1,4 @@
-"""Memory of a GPU that a server on this machine reads and writes: by CUDA IPC, as tensors of PyTorch.
-
-It has NEVER RUN on a GPU: its tests ask a stand-in of the CUDA runtime, and those marked `gpu` wait for one.
-"""
+"""Memory of a GPU that a server on this machine reads and writes: by CUDA IPC, as tensors of PyTorch."""
 
 from __future__ import annotations
 
@@ -113,7 +110,10 @@ def _runtime() -> Any:
     """Load the CUDA runtime; PyTorch's own is loaded under one of these names already."""
     import torch
 
-    torch.cuda.init()  # type: ignore[no-untyped-call]
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except AssertionError as error:  # PyTorch's, where it is built without CUDA
+        raise RuntimeError(f"memory for a pool: {error}") from None
     for name in _LIBRARIES:
         try:
             library = ctypes.CDLL(name)

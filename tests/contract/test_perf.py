@@ -87,6 +87,12 @@ def test_shared_memory(grpc_url: str, capsys: pytest.CaptureFixture[str]) -> Non
         assert left == [pool.region]
 
 
+@pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia[0-9]*"))), reason="there is a GPU")
+def test_memory_of_a_gpu_that_is_not_there(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "simple", "-u", url, "--shared-memory", "cuda", *SHORT]) == 1
+    assert "--shared-memory cuda: " in capsys.readouterr().err
+
+
 def test_model_that_is_not_there(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "nobody", "-u", url, "--rate", "1"]) == 1
     assert "unknown model: 'nobody'" in capsys.readouterr().err

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from app.tools.perf import figures, payloads
-from app.tools.perf.cuda_region import CudaRegion
 from app.tools.perf.generator.arrivals import draw, draw_hard, read_intervals, repeated
 from app.tools.perf.generator.job import Job, Level, Rows, Told, rows_of
 from app.tools.perf.generator.worker import NoConnection, Workers, shares
@@ -26,7 +25,7 @@ from app.tools.perf.signals import Signals
 from nereid_client import Server, ServerError, Signature
 from nereid_client.datatypes import byte_size
 from nereid_client.messages import Request
-from nereid_client.pool import AsyncPool, Lease
+from nereid_client.pool import Lease
 
 _TICK_S: Final = 0.1
 _LONGEST_S: Final = 3600.0
@@ -150,13 +149,14 @@ class Bench:
         size = payloads.slot_bytes(requests, sum((each or 0) + 64 for each in sizes))
         leases: list[Lease] = []
         self._stack.callback(leases.clear)
-        if self._options.shared_memory == "cuda":
-            region = self._stack.enter_context(CudaRegion(self._options, len(requests), size))
-            placed = payloads.placed(requests, cast(AsyncPool, region), signature, leases)
-            region.upload()
-            return placed
-        pool = self._stack.enter_context(self.server.pool(len(requests), size))
-        return payloads.placed(requests, pool, signature, leases)
+        on_gpu = self._options.shared_memory == "cuda"
+        try:
+            entered = self.server.pool(len(requests), size, "cuda" if on_gpu else "cpu")
+            return payloads.placed(requests, self._stack.enter_context(entered), signature, leases)
+        except (ImportError, RuntimeError) as error:  # of PyTorch: there is none, or no GPU
+            if on_gpu:
+                raise PerfError(f"--shared-memory cuda: {error}") from None
+            raise
 
     def job(self, level: Level, seconds: float, capacity: float = 0.0) -> Job:
         """Return the load of a level for so long, with arrivals that no job before it had."""

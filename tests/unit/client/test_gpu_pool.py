@@ -1,6 +1,6 @@
 """Slots as tensors of PyTorch: of host memory with a real server, of a GPU with a stand-in of CUDA.
 
-With a GPU (`make test-gpu`) the whole way, which has never run.
+With a GPU (`make test-gpu`) the whole way.
 """
 
 import asyncio
@@ -207,6 +207,14 @@ def test_a_failure_has_the_text_of_cuda_and_frees(runtime: Runtime) -> None:
         cuda.CudaMemory(256, 0)
     gc.collect()
     assert not runtime.blocks
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+async def test_without_a_gpu_the_reason_is_told(addresses: Addresses) -> None:
+    async with AsyncServer(addresses.http) as server:
+        with pytest.raises(RuntimeError, match=r"CUDA|NVIDIA"):
+            async with server.pool(device="cuda"):
+                pass
 
 
 @pytest.mark.parametrize("url", [pytest.param(url, marks=on_a_gpu) for url in URLS])
