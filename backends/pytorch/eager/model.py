@@ -73,12 +73,12 @@ class TritonPythonModel:
         return module
 
     def _compiled(self, module: Any, options: dict[str, Any]) -> Any:
-        """Return the module compiled by torch.compile, which for a CPU needs a C++ compiler."""
+        """Return the module compiled by torch.compile, which needs a compiler."""
         if options.get("disable"):
             return module
-        compiler = os.environ.get("CXX", "g++")
-        if self._device.type == "cpu" and shutil.which(compiler) is None:
-            text = f"no C++ compiler '{compiler}': '{self._name}' is executed eagerly, not by 'torch.compile'"
+        missing = _missing_compiler(self._device.type)
+        if missing:
+            text = f"no {missing}: '{self._name}' is executed eagerly, not by 'torch.compile'"
             self._log.log_warn(text)
             return module
         # By default the compiled code lies where another user of this machine may have put files before.
@@ -200,6 +200,17 @@ def _compile_options(config: dict[str, Any]) -> dict[str, Any]:
     if "model" in options:
         raise pb_utils.TritonModelException("'model' is not an optional parameter for 'torch.compile'")
     return dict(options)
+
+
+def _missing_compiler(device: str) -> str:
+    """Name the compiler that code for a device needs and that is not there; "" if nothing is missing."""
+    if device == "cpu":
+        language, names = "C++", [os.environ.get("CXX", "g++")]
+    elif device == "cuda":  # as Triton looks for one, which compiles the host's side of each kernel
+        language, names = "C", [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    else:
+        return ""
+    return "" if any(map(shutil.which, names)) else f"{language} compiler '{names[0]}'"
 
 
 def _model_path(config: dict[str, Any], args: Mapping[str, str]) -> str:

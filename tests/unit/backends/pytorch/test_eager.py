@@ -57,19 +57,24 @@ def write(folder: Path, code: str = CODE, weights: Any = None) -> Path:
     return folder
 
 
+def serve(folder: Path, configuration: str = text(), **options: Any) -> Served:
+    """Serve a folder as a replica does."""
+    model = Model(config(configuration), 1, folder)
+    model.common_file = python_based_file("pytorch", None, "model.py")
+    model.interpreter = options.pop("interpreter", None)
+    return Served(find_backend("pytorch", None, "model.py"), model, **options)
+
+
 @pytest.fixture
 def load() -> Iterator[Load]:
-    """Serve a folder as a replica does; closed at the end."""
+    """`serve`, closed at the end."""
     loaded: list[Served] = []
 
-    def serve(folder: Path, configuration: str = text(), **options: Any) -> Served:
-        model = Model(config(configuration), 1, folder)
-        model.common_file = python_based_file("pytorch", None, "model.py")
-        model.interpreter = options.pop("interpreter", None)
-        loaded.append(Served(find_backend("pytorch", None, "model.py"), model, **options))
+    def load_one(*words: Any, **options: Any) -> Served:
+        loaded.append(serve(*words, **options))
         return loaded[-1]
 
-    yield serve
+    yield load_one
     for served in loaded:
         served.close()
 
