@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
+if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+    pytest.skip("this ONNX Runtime has no CUDA provider", allow_module_level=True)
 
-from onnx import TensorProto
+from onnx import TensorProto  # noqa: E402
 
-from app.core.tensors import Tensor
-from tests.unit.backend_harness import Served, infer
-from tests.unit.backends.onnxruntime.test_backend import ADD_SUB, add_sub, identity, one, serve
+from app.core.tensors import Tensor  # noqa: E402
+from tests.unit.backend_harness import Served, infer  # noqa: E402
+from tests.unit.backends.onnxruntime.test_backend import ADD_SUB, add_sub, identity, one, serve  # noqa: E402
 
 
 def on_gpu(text: str, folder: Path) -> Served:

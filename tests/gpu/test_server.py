@@ -19,7 +19,7 @@ import tritonclient.http as httpclient  # noqa: E402
 from app.ingress.metrics.machine import Machine  # noqa: E402
 from app.tools.perf.command.run import main as perf  # noqa: E402
 from tests.gpu import engines  # noqa: E402
-from tests.server import Server  # noqa: E402
+from tests.server import WITH_ENGINE, EngineServer, Server  # noqa: E402
 from tests.unit.backends.pytorch import test_backend as test_torch  # noqa: E402
 
 KIND = "instance_group { kind: KIND_GPU count: 2 }"
@@ -64,6 +64,49 @@ def package(folder: Path) -> None:
         torch._inductor.aoti_compile_and_package(exported(), package_path=str(folder / "1" / "model.pt2"))
 
 
+def eager(folder: Path) -> None:
+    """Y = X + X by the code of a module."""
+    (folder / "1").mkdir(parents=True)
+    code = "import torch\nclass Doubled(torch.nn.Module):\n    def forward(self, x): return x + x\n"
+    (folder / "1" / "model.py").write_text(code)
+    text = test_torch.one("TYPE_FP32", "dims: 16", extra=KIND).replace('name: "x"', "")
+    parameter = 'key: "TORCH_COMPILE_OPTIONAL_PARAMETERS" value { string_value: "{\\"disable\\": true}" }'
+    (folder / "config.pbtxt").write_text(f'{text} runtime: "model.py" parameters {{ {parameter} }}')
+
+
+PYTHON = """
+import torch
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.device = torch.device("cuda", int(args["model_instance_device_id"]))
+
+    def execute(self, requests):
+        return [self.answer(each) for each in requests]
+
+    def answer(self, request):
+        x = torch.from_dlpack(pb_utils.get_input_tensor_by_name(request, "X")).to(self.device)
+        inputs = [pb_utils.Tensor.from_dlpack("INPUT__0", x)]
+        assert not inputs[0].is_cpu()
+        names = ["OUTPUT__0"]
+        asked = pb_utils.InferenceRequest(model_name="script", requested_output_names=names, inputs=inputs)
+        response = asked.exec()
+        assert not response.has_error(), response.error().message()
+        same = torch.from_dlpack(pb_utils.get_output_tensor_by_name(response, "OUTPUT__0"))
+        return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("Y", x + same.to(self.device))])
+"""
+
+
+def python(folder: Path) -> None:
+    """Y = X + X on the GPU by a Python model, which has X also from the model `script`."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(PYTHON)
+    tensors = 'input { name: "X" TENSOR } output { name: "Y" TENSOR }'
+    text = tensors.replace("TENSOR", "data_type: TYPE_FP32 dims: 16")
+    (folder / "config.pbtxt").write_text(f'backend: "python" max_batch_size: 8 {text} {KIND}')
+
+
 def onnx(folder: Path) -> None:
     """Y = X by ONNX Runtime."""
     from tests.unit.backends.onnxruntime import test_backend as test_onnxruntime
@@ -102,11 +145,18 @@ def always() -> bool:
     return True
 
 
+def own_process() -> bool:
+    """Whether each model has a process: beside other models PyTorch's loader of packages crashed on a GPU."""
+    return not WITH_ENGINE
+
+
 BY_POSITION = ("INPUT__0", "OUTPUT__0")
 MODELS = {
     "script": Kind(script, always, BY_POSITION, 1),
     "program": Kind(program, always, BY_POSITION, 2),
-    "package": Kind(package, always, BY_POSITION, 2),
+    "package": Kind(package, own_process, BY_POSITION, 2),
+    "eager": Kind(eager, always, BY_POSITION, 2),
+    "python": Kind(python, always, ("X", "Y"), 2),
     "onnx": Kind(onnx, has_onnxruntime, ("I", "O"), 1),
     "plan": Kind(plan, has_tensorrt, ("X", "Y"), 2),
 }
@@ -116,7 +166,7 @@ def present(model: str) -> Kind:
     """The kind of a model; the test is skipped where its framework is not."""
     kind = MODELS[model]
     if not kind.needs():
-        pytest.skip(f"the framework of '{model}' is not there")
+        pytest.skip(f"what '{model}' needs is not there")
     return kind
 
 
@@ -127,7 +177,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         if kind.needs():
             kind.write(folder / name)
     arguments = [f"--model-repository={folder}", "--allow-client-shm=true"]
-    server = Server(arguments, tmp_path_factory.mktemp("log") / "log").start()
+    log = tmp_path_factory.mktemp("log") / "log"
+    server = (EngineServer if WITH_ENGINE else Server)(arguments, log).start()
     yield server
     server.stop()
 

@@ -1,0 +1,54 @@
+"""Generation by the packaged backend `llm` on a GPU, in an environment that has transformers."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from backends import find_backend, python_based_file
+from backends.base import Model
+from backends.python.backend import PythonBackend
+from tests.backends.llm import test_llm, write_model
+from tests.unit.backend_harness import Served, config
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    subprocess.run([sys.executable, write_model.__file__, folder], check=True, timeout=100)
+    return folder
+
+
+@pytest.fixture(params=["small", "sliding"])
+def model(request: pytest.FixtureRequest, root: Path) -> Iterator[tuple[Served, dict[str, str]]]:
+    """A model, and the texts that transformers generates by it on the CPU."""
+    folder = root / request.param
+    loaded = Model(config(f'name: "{request.param}" backend: "llm"'), 1, folder)
+    loaded.common_file = python_based_file("llm", None)
+    loaded.interpreter = Path(sys.executable)
+    loaded.config = PythonBackend.auto_complete(loaded)
+    served = Served(find_backend("llm"), loaded, kind="GPU")
+    yield served, json.loads((folder / "expected.json").read_text())
+    served.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_texts_are_those_of_the_cpu(model: tuple[Served, dict[str, str]], stream: bool) -> None:
+    served, expected = model
+    calls = {
+        prompt: test_llm.ask(served, prompt, {}, stream=stream, exclude_input_in_output=True)
+        for prompt in expected
+    }
+    assert {prompt: test_llm.text_of(call) for prompt, call in calls.items()} == expected
+
+
+def test_samples_repeat_by_their_seed(model: tuple[Served, dict[str, str]]) -> None:
+    parameters = {"temperature": 1.5, "top_p": 0.9, "top_k": 50, "presence_penalty": 0.5, "seed": 7}
+    texts = [test_llm.text_of(test_llm.ask(model[0], "The old", parameters)) for _ in range(2)]
+    assert texts[0] == texts[1]
