@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, distributions
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from mmap import ACCESS_READ, mmap
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import InferError, internal, invalid_arg, unsupported
 from app.core.installation import install_command
+from app.core.own_modules import import_own
 from backends.frameworks import FRAMEWORKS, PACKAGED
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _from_library(
     path = library_file(name, backend_directory, runtime, model_folders)
     if path is None:
         return None
-    return _checked(name, import_module("backends.cpp.backend").library_backend(name, path), str(path))
+    return _checked(name, import_own("backends.cpp.backend").library_backend(name, path), str(path))
 
 
 def _python_based(name: str, backend_directory: Path | None) -> "type[Backend] | None":
@@ -244,7 +244,7 @@ def inspection_of(file: Path) -> "Callable[[Model], None] | None":
     if file not in (*PACKAGED.values(), *_PYTHON_RUNTIMES.values()):
         return None
     folder = file.parent.relative_to(Path(__file__).parent.parent)
-    found: Callable[[Model], None] = import_module(".".join((*folder.parts, "inspection"))).inspect
+    found: Callable[[Model], None] = import_own(".".join((*folder.parts, "inspection"))).inspect
     return found
 
 
@@ -326,7 +326,7 @@ def _from_built_in(name: str) -> "type[Backend] | None":
         return None
     module_name, _, attribute = BUILT_IN[name].partition(":")
     try:
-        return _checked(name, getattr(import_module(module_name), attribute), BUILT_IN[name])
+        return _checked(name, getattr(import_own(module_name), attribute), BUILT_IN[name])
     except ImportError as error:
         titles, extra = FRAMEWORKS.get(name, ({}, ""))
         if error.name in titles:

@@ -29,12 +29,12 @@ library of Triton's (`.so`) is used as it is, by `backends/cpp/strategy.py`.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+from app.core.own_modules import import_own
 from app.core.paths import path_inside
 from backends.base import Model, Request
 
@@ -115,7 +115,7 @@ def _present(model: Model, backend_directory: Path | None) -> Iterator[Path]:
 
 def _load(model: Model, path: Path) -> BatchStrategy:
     if path.suffix == ".so":
-        strategy: BatchStrategy = import_module("backends.cpp.strategy").LibraryStrategy(path)
+        strategy: BatchStrategy = import_own("backends.cpp.strategy").LibraryStrategy(path)
         return strategy
     spec = spec_from_file_location(f"nereid_batch_strategy_{model.name}", path)
     if spec is None or spec.loader is None:

@@ -4,7 +4,6 @@ import ctypes
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
 from app.core.installation import install_command
+from app.core.own_modules import import_own
 from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
 from backends.onnxruntime import accelerator
@@ -246,7 +246,7 @@ def _cuda_device(instance: Instance) -> ModuleType:
         InferError: UNSUPPORTED without PyTorch.
     """
     try:
-        return import_module("backends.cuda.device")
+        return import_own("backends.cuda.device")
     except ImportError as error:
         raise unsupported(
             f"instance '{instance.name}' has kind KIND_GPU, which needs PyTorch; install the extra:"

@@ -12,8 +12,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from app.core.errors import encodable, shortened
+from app.core.own_modules import PREFIX
 
-PACKAGES = ("app", "deployments", "backends")
+PACKAGES = tuple(PREFIX + name for name in ("app", "deployments", "backends"))
 VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}
 """`extra` of a record whose message is not escaped: our own tables, and JSON."""
 _CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}

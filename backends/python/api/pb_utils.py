@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.datatypes import pack_bytes, unpack_bytes
+from app.core.own_modules import PREFIX
 from backends.python.api import model_directory, server_api
 from backends.python.api.calls import ResponseIterator
 from backends.python.api.errors import TritonError, TritonModelException
@@ -166,8 +167,9 @@ def get_model_dir() -> str:
 
 
 def load_model(model_name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-    """Load a model."""
-    server_api.for_repository(model_name).load_model(model_name, config, files or {})
+    """Load a model; the names of files are paths in its directory behind `file:`, as in Triton."""
+    paths = {name.removeprefix("file:"): content for name, content in (files or {}).items()}
+    server_api.for_repository(model_name).load_model(model_name, config, paths)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
@@ -197,7 +199,7 @@ class Logger:
     VERBOSE: Final = LogLevel.VERBOSE
 
     _LEVELS: Final = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
-    _logger: Final = logging.getLogger("backends.python.model")
+    _logger: Final = logging.getLogger(f"{PREFIX}backends.python.model")
 
     @staticmethod
     def log(message: str, level: LogLevel = INFO) -> None:

@@ -3,9 +3,10 @@
 import sys
 import threading
 from dataclasses import dataclass, field
-from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
+
+from app.core.own_modules import PREFIX, import_own
 
 structs: Final = SimpleNamespace(force_setattr=setattr)  # nothing is frozen here
 
@@ -26,12 +27,12 @@ class Struct:
 def import_ours(name: str) -> ModuleType:
     """Import one of our modules, which uses this one as `msgspec`; by one thread at a time."""
     with _importing:
-        if name in sys.modules:
-            return sys.modules[name]
+        if (loaded := sys.modules.get(PREFIX + name)) is not None:
+            return loaded
         original = sys.modules.get("msgspec")
         sys.modules["msgspec"] = sys.modules[__name__]
         try:
-            return import_module(name)
+            return import_own(name)
         finally:
             if original is None:
                 del sys.modules["msgspec"]

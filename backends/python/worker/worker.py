@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 
 from app.core.errors import InferError
+from app.core.own_modules import PREFIX
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api import metrics, server_api
@@ -178,7 +179,7 @@ def run(descriptor: int) -> None:
     # If the replica is killed, this ends a model that never releases the interpreter lock.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     worker = Worker(socket.socket(fileno=descriptor))
-    log = logging.getLogger("backends")
+    log = logging.getLogger(f"{PREFIX}backends")
     log.handlers = [LogSender(worker.link)]
     log.setLevel(logging.DEBUG)
     log.propagate = False
@@ -188,4 +189,4 @@ def run(descriptor: int) -> None:
 
 def _log_to_output() -> None:
     """Leave the link to the process that was forked, as its two users would release the same tensors."""
-    logging.getLogger("backends").handlers = [logging.StreamHandler()]
+    logging.getLogger(f"{PREFIX}backends").handlers = [logging.StreamHandler()]

@@ -6,6 +6,7 @@ packages and none of ours, so our modules are found by their location, and `sys.
 The syntax here is that of Python 3.6, so that an interpreter that is too old can report it.
 """
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -22,23 +23,30 @@ def fail(text: str) -> None:
 
 
 def find_our_modules() -> None:
-    """Make `app`, `backends` and `nereid_client.vision` importable, and nothing else of ours."""
+    """Make our modules importable by private names."""
     sys.path.pop(0)  # the folder of this file, whose modules the model must not find
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-    folders = {name: os.path.join(root, name) for name in ("app", "backends")}
-    if importlib.util.find_spec("nereid_client") is None:
-        folders["nereid_client"] = os.path.join(root, "client", "nereid_client")
-    for name, folder in folders.items():
-        package = types.ModuleType(name)
-        package.__path__ = [folder]
-        sys.modules[name] = package
+    load("private_packages", os.path.join(root, "app", "core", "private_packages.py")).use_private_names(root)
+    for name in ("app", "backends"):  # without what their __init__.py imports, which the environment may lack
+        package = types.ModuleType("_nereid." + name)
+        package.__path__ = [os.path.join(root, name)]
+        sys.modules[package.__name__] = package
+
+
+def load(name: str, path: str) -> types.ModuleType:
+    """Execute a file as a module that nobody can import."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def import_worker() -> types.ModuleType:
     """Import the worker, with a replacement for `msgspec`, which the environment may not have."""
-    from backends.python.execution.structs import import_ours
-
-    return import_ours("backends.python.worker.worker")
+    structs = importlib.import_module("_nereid.backends.python.execution.structs")
+    worker: types.ModuleType = structs.import_ours("backends.python.worker.worker")
+    return worker
 
 
 def main() -> None:

@@ -254,7 +254,7 @@ def test_processes_see_the_packages_and_variables_of_the_server(
     (packages / "only_of_this_test.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(packages))
     source = models.folder / "1" / "model.py"
-    source.write_text("import msgspec, google.protobuf, nereid, only_of_this_test\n" + MODEL)
+    source.write_text("import msgspec, google.protobuf, nereid_client, only_of_this_test\n" + MODEL)
     models.load(group(2))
     assert models.about("a")["pid"] != os.getpid()
 
