@@ -41,6 +41,11 @@ _NOT_CONTIGUOUS: Final = (
     "DLPack tensor is not contiguous."
     " Only contiguous DLPack tensors that are stored in C-Order are supported."
 )
+_NO_BF16: Final = (
+    "tensor dtype is bf16 and cannot be converted to numpy; read it by DLPack, as in"
+    " torch.from_dlpack(tensor.to_dlpack())"
+)
+"""Triton's text, and the way out."""
 _CONVERTED: Final = frozenset(("BYTES", "BF16"))
 """Data types whose arrays have other bytes, or bytes that numpy does not show."""
 _SAME: Final = {name: row.dtype for name, row in DATATYPES.items() if name not in _CONVERTED}
@@ -51,8 +56,8 @@ _NAMES: Final = {dtype: name for name, dtype in _SAME.items()}
 class Tensor:
     """A tensor of a request or a response.
 
-    numpy has no bfloat16: the array of a BF16 tensor holds the 16-bit patterns as uint16, unless a model has
-    made it of an array of `ml_dtypes.bfloat16`. DLPack carries the type itself.
+    numpy has no bfloat16: a BF16 tensor of a request has no array, but its DLPack capsule carries the type. A
+    model may make one of an array of `ml_dtypes.bfloat16`, or of 16-bit patterns (uint16) for a BF16 output.
     """
 
     __slots__ = ("_array", "_device", "_name", "_wire")
@@ -73,8 +78,15 @@ class Tensor:
         """Return the array, the same one at each call, writable; BYTES as an object array of bytes.
 
         Raises:
-            TritonModelException: the tensor is in GPU memory.
+            TritonModelException: the tensor is in GPU memory, or of type BF16, which numpy has not.
         """
+        wire = self._wire
+        if wire is not None and wire.datatype == "BF16":
+            raise TritonModelException(_NO_BF16)
+        return self._numpy()
+
+    def _numpy(self) -> Array:
+        """Return the array; BF16 as its 16-bit patterns, uint16."""
         array = self._array
         if array is None:
             wire = self._wire
@@ -87,13 +99,13 @@ class Tensor:
             return _BF16
         if self._device is not None:
             return NUMPY_TO_TRITON[_host_array(self._device).dtype.type]
-        return NUMPY_TO_TRITON[self.as_numpy().dtype.type]
+        return NUMPY_TO_TRITON[self._numpy().dtype.type]
 
     def shape(self) -> list[int]:
         """Return the sizes of the dimensions."""
         if self._device is not None:
             return list(self._device.shape)
-        return list(self._wire.shape if self._wire is not None else self.as_numpy().shape)
+        return list(self._wire.shape if self._wire is not None else self._numpy().shape)
 
     def is_cpu(self) -> bool:
         """Whether the data is in CPU memory."""
@@ -118,9 +130,9 @@ class Tensor:
         if self._device is not None:
             return self._device.__dlpack__(stream=stream)
         if self._is_bf16():
-            patterns = self.as_numpy()
+            patterns = self._numpy()
             return bfloat16_capsule(patterns if patterns.flags.writeable else patterns.copy())
-        array = self.as_numpy()
+        array = self._numpy()
         # No read-only flag of DLPack is known to every framework, so a read-only view is copied.
         return (array if array.flags.writeable else array.copy()).__dlpack__()
 
@@ -152,7 +164,7 @@ class Tensor:
             array = _host_array(self._device)
             datatype = "BF16" if self._is_bf16() else datatype_of(array)
             return WireTensor(self._name, datatype, array.shape, _own_bytes(array))
-        array = self.as_numpy()
+        array = self._numpy()
         datatype = datatype_of(array)
         if datatype in _CONVERTED:
             packed = _packed(array) if datatype == "BYTES" else array.tobytes()
@@ -176,8 +188,19 @@ def received_tensor(wire: WireTensor) -> Tensor:
 def _check_array(name: str | bytes, array: Any) -> None:
     if not isinstance(array, ndarray):
         raise TypeError(f"tensor '{name!s}' must be made from a numpy.ndarray, found type '{type(array)}'")
-    if array.dtype.kind in "UVcmM" and not is_bfloat16(array):
-        raise TritonModelException("NumPy dtype is not supported.")
+    if isinstance(array, np.ma.MaskedArray):
+        # What is behind the mask is whatever was in memory.
+        raise TritonModelException(
+            f"tensor '{name!s}' is made of a masked array: give its values a meaning first, by .filled(value)"
+        )
+    if array.dtype not in _NAMES and array.dtype.kind not in "OS" and not is_bfloat16(array):
+        raise TritonModelException(f"NumPy dtype is not supported. It is {array.dtype!r}{_hint(array)}")
+
+
+def _hint(array: Array) -> str:
+    """Say how to convert an array whose type is one of Triton's but for the order of its bytes."""
+    native = array.dtype.newbyteorder("=")
+    return f": convert it by .astype('{native.name}')" if native in _NAMES else ""
 
 
 def _from_wire(wire: WireTensor) -> Array:

@@ -262,9 +262,14 @@ def test_strings_that_are_no_bytes_are_printed(load: Load) -> None:
 
 
 def test_tensors_refuse_unicode_arrays_and_other_objects() -> None:
-    for array in (np.array(["a"]), np.array([1j]), np.array(["2020-01-01"], "datetime64[s]")):
+    others = [np.array(["a"]), np.array([1j]), np.array(["2020-01-01"], "datetime64[s]")]
+    others += [np.zeros(2, ">f4"), np.zeros(2, ">i8"), np.zeros(2, np.longdouble), np.zeros(2, "f4,f4")]
+    for array in others:
         with pytest.raises(pb_utils.TritonModelException, match=r"NumPy dtype is not supported\."):
             pb_utils.Tensor("O", array)
+    masked = np.ma.masked_array(np.arange(3.0), mask=[False, True, False])
+    with pytest.raises(pb_utils.TritonModelException, match=r"masked array.*\.filled\(value\)"):
+        pb_utils.Tensor("O", masked)
     with pytest.raises(TypeError):
         pb_utils.Tensor("O", [1, 2])  # type: ignore[arg-type]
 
