@@ -131,6 +131,7 @@ class Instance:
         secondary_devices: the secondary devices of its instance group, in that order.
         host_policy: settings of its host policy (`--host-policy`), among them keys of the backend's own.
         state: set and used by the backend alone.
+        elsewhere: set by a backend when another process executes it from now on.
         readiness_changed: called by a backend, on any thread, to have `instance_ready` called at once.
         lost: called by a backend, on any thread, when the instance has lost what it knew of its sequences
             and cannot execute for now; the argument waits, on the instance's thread, until it can.
@@ -166,6 +167,7 @@ class Instance:
         self.secondary_devices = tuple(secondary_devices)
         self.host_policy: Mapping[str, str] = {}
         self.state: Any = None
+        self.elsewhere = False
         self.readiness_changed: Callable[[], None] = _ignore
         self.lost: Callable[[Callable[[], object]], None] = _ignore
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None

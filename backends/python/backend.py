@@ -9,6 +9,7 @@ the parameter INSTANCES_SHARE_PROCESS, one for all with a thread each. Interface
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
+from app.core.installation import SERVER_PYTHON
 from backends import inspection_of
 from backends.base import Begun, Instance, Model, Request
 from backends.declared import with_completed
@@ -27,10 +29,11 @@ from backends.python.execution.event_loop_safety import is_safe_on_event_loop
 from backends.python.execution.execution import Execution, completed
 from backends.python.execution.instance import PythonInstance
 from backends.python.execution.reshaping import Reshaped
+from backends.python.execution.statelessness import is_stateless
+from backends.python.movable import Movable
 from backends.python.source import check_model_source
 from backends.python.worker import forked
 from backends.python.worker.backend import WorkerBackend, completed_there
-from backends.python.worker.supervisor import Supervisor
 
 _INVALID_NAME: Final = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!]""")
 """INVALID_CHARS of Triton's Python backend, which runs a shell command with the model's name in it."""
@@ -51,21 +54,27 @@ class PythonBackend(WorkerBackend):
     def instance_initialize(self, instance: Instance) -> None:
         model = instance.model
         described = _described(model, instance)
-        if model.interpreter is None:
-            instance.state = Execution(described)
-            instance.state.reply_all = instance.reply_all
-        else:
+        if model.interpreter is not None and not _may_move(model, described):
             self.supervise(instance, described)
+            return
+        execution = Execution(described)
+        execution.reply_all = instance.reply_all
+        instance.state = execution
+        if model.interpreter is not None:
+            start = partial(self.start_supervisor, instance, described)
+            instance.state = Movable(execution, instance, start)
 
     def readiness_varies(self, instance: Instance) -> bool:
-        return isinstance(instance.state, Supervisor) or hasattr(instance.state.model, "is_ready")
+        state = instance.state
+        return not isinstance(state, Execution) or hasattr(state.model, "is_ready")
 
     def runs_on_event_loop(self, instance: Instance) -> bool:
-        state = instance.state
-        return isinstance(state, Execution) and is_safe_on_event_loop(Path(state.instance.file).read_bytes())
+        execution = _execution_here(instance)
+        return execution is not None and is_safe_on_event_loop(Path(execution.instance.file).read_bytes())
 
     def may_call_models(self, instance: Instance) -> bool:
-        source = Path(instance.state.instance.file).read_bytes()
+        execution = _execution_here(instance)
+        source = b"" if execution is None else Path(execution.instance.file).read_bytes()
         return any(part in source for part in (b".exec", b"async"))
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
@@ -73,7 +82,10 @@ class PythonBackend(WorkerBackend):
 
     def instance_begin(self, instance: Instance, requests: Sequence[Request]) -> Begun | None:
         state = instance.state
-        return state.begin(_reshaped(instance, requests), instance) if isinstance(state, Supervisor) else None
+        if isinstance(state, Execution):
+            return None
+        begun: Begun | None = state.begin(_reshaped(instance, requests), instance)
+        return begun
 
     def metrics(self) -> list[Any]:
         return [*metrics.snapshot(), *super().metrics()]
@@ -96,6 +108,19 @@ class PythonBackend(WorkerBackend):
             return _merged(model.config, returned)
         except Exception as error:
             raise loading_failed(error, loader.OUR_FOLDER) from error
+
+
+def _may_move(model: Model, described: PythonInstance) -> bool:
+    """Whether an instance may execute in the replica at first, though its model has several."""
+    config = model.config
+    one_by_one = config.model_transaction_policy.decoupled or config.HasField("sequence_batching")
+    here = model.interpreter == SERVER_PYTHON and described.kind == "CPU" and not one_by_one
+    return here and is_stateless(Path(described.file).read_bytes())
+
+
+def _execution_here(instance: Instance) -> Execution | None:
+    state = instance.state
+    return state.execution if isinstance(state, Movable) else state if isinstance(state, Execution) else None
 
 
 def _reshaped(instance: Instance, requests: Sequence[Request]) -> Sequence[Request]:

@@ -35,15 +35,24 @@ class WorkerBackend(Backend):
         Raises:
             InferError: the process or the model cannot be started.
         """
+        instance.state = self.start_supervisor(instance, described)
+
+    def start_supervisor(self, instance: Instance, described: Described) -> Supervisor:
+        """Start a process that can execute an instance.
+
+        Raises:
+            InferError: the process or the model cannot be started.
+        """
         python = instance.model.interpreter
         assert python is not None
         start_s = start_seconds(instance.model)
-        instance.state = Supervisor(described, python, start_s, instance, self._supervisors)
-        self._supervisors.add(instance.state)
+        supervisor = Supervisor(described, python, start_s, instance, self._supervisors)
+        self._supervisors.add(supervisor)
+        return supervisor
 
     def instance_finalize(self, instance: Instance) -> None:
         state, instance.state = instance.state, None
-        self._supervisors.remove(state)
+        self._supervisors.remove(getattr(state, "supervisor", state))
         if state is not None:
             state.close()
 
@@ -55,10 +64,10 @@ class WorkerBackend(Backend):
             instance.state.finalize_sequence(sequence_id)
 
     def interrupt(self, instance: Instance) -> bool:
-        state = instance.state
-        if isinstance(state, Supervisor):
-            state.kill()
-        return isinstance(state, Supervisor)
+        supervisor = getattr(instance.state, "supervisor", instance.state)
+        if isinstance(supervisor, Supervisor):
+            supervisor.kill()
+        return isinstance(supervisor, Supervisor)
 
     def metrics(self) -> list[Any]:
         return self._supervisors.metrics()
