@@ -15,7 +15,7 @@ load_internals()
 
 CLASSES: Final = {
     "Ingress": "app.ingress.deployment",
-    "ModelVersion": "deployments.replica.deployment",
+    "ModelVersion": "deployments.serve_replica.deployment",
     "RepositoryManager": "deployments.manager.manager",
 }
 

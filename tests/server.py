@@ -145,13 +145,20 @@ class Server:
 
     def replicas(self, title: str) -> list[int]:
         """Process ids of Serve replicas by `application:deployment`, `nereid:ingress` say."""
+        return self._titled(f"ServeReplica:{title}")
+
+    def processes(self, application: str) -> list[int]:
+        """Process ids of the replicas of a Python model that execute it, by `model:version`."""
+        return self._titled(f"nereid: model {application}")
+
+    def _titled(self, title: str) -> list[int]:
         found = []
         for process in self._descendants():
             try:
                 command = " ".join(process.cmdline())
             except psutil.Error:
                 continue
-            if f"ServeReplica:{title}" in command:
+            if title in command:
                 found.append(process.pid)
         return sorted(found)
 

@@ -17,3 +17,13 @@ def follow_variable() -> None:
         change = getattr(library, "scipy_openblas_set_num_threads64_", None)
         if change is not None:
             change(int(wanted))
+
+
+def follow_processors() -> None:
+    """Use as many threads as there are processors in a fork whose parent had loaded the library with one."""
+    if "OMP_NUM_THREADS" in os.environ:
+        follow_variable()
+    else:
+        os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
+        follow_variable()
+        del os.environ["OMP_NUM_THREADS"]

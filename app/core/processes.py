@@ -105,9 +105,17 @@ def descendants(root: int) -> list[Process]:
     return found
 
 
+_with: list[int] = []
+
+
+def count_with(pid: int) -> None:
+    """Count another process as one of this one's, which is not below it."""
+    _with.append(pid)
+
+
 def own_tree() -> set[int]:
-    """Return the ids of this process and of all below it."""
-    return {os.getpid(), *(below.pid for below in descendants(os.getpid()))}
+    """Return the ids of this process, of all below it, and of those that are counted with it."""
+    return {os.getpid(), *_with, *(below.pid for below in descendants(os.getpid()))}
 
 
 def proportional_memory(pids: Iterable[int]) -> int:

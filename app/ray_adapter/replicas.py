@@ -7,18 +7,35 @@ module by value, which would give each copy a state of its own.
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 
 
 class ReplicaAddress(msgspec.Struct, frozen=True):
-    """Addresses of a replica. `unix` can be reached on `node_id` only, `tcp` from every node."""
+    """Addresses of a replica. `unix` can be reached on `node_id` only, `tcp` from every node.
+
+    A replica that is a process of its own has addresses of the one that watches it, too.
+    """
 
     replica_id: str
     node_id: str
     unix: str
     tcp: str
+    host_unix: str = ""
+    host_tcp: str = ""
 
+    def best(self, node_id: str) -> str:
+        """Return the address for a process on this node."""
+        # Unix sockets are faster than TCP, and let both processes share tensors in memory.
+        return self.unix if self.node_id == node_id and self.unix else self.tcp
+
+    def host(self, node_id: str) -> str:
+        """Return the address of what watches the replica, for a process on this node; "" without one."""
+        return self.host_unix if self.node_id == node_id and self.host_unix else self.host_tcp
+
+
+_SCHEMES: Final = ("unix", "tcp", "host_unix", "host_tcp")
 
 Listener = Callable[[tuple[ReplicaAddress, ...]], None]
 
@@ -37,7 +54,7 @@ def publish(application: str, metadata: Mapping[str, Mapping[str, str]]) -> None
             load failed has no address and is left out.
     """
     replicas = tuple(
-        ReplicaAddress(replica, given["node_id"], given.get("unix", ""), given.get("tcp", ""))
+        ReplicaAddress(replica, given["node_id"], *(given.get(name, "") for name in _SCHEMES))
         for replica, given in metadata.items()
         if given.get("unix") or given.get("tcp")
     )

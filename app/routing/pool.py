@@ -14,6 +14,7 @@ from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, SequenceId
 from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.sequence_call import rank
+from app.transport.channel.busy import ask_busy
 from app.transport.channel.client import Channel, ChannelCall
 from app.transport.memory.client_regions import with_inlined_regions
 from app.transport.settings import TransportSettings
@@ -205,15 +206,15 @@ class ReplicaPool:
                 self.losses[_kind_of_loss(channel.suspected)] += 1
             closed.set()
 
-        # Unix sockets are faster than TCP, and let both processes share tensors in memory.
-        address = replica.unix if replica.node_id == self._node_id and replica.unix else replica.tcp
+        host = replica.host(self._node_id)
         return await Channel.connect(
-            address,
+            replica.best(self._node_id),
             self._key,
             self._settings,
             on_close=on_close,
             on_readiness=self._update_preferred,
             lost_text=partial(self._lost_text, replica_id),
+            ask_busy=partial(ask_busy, host, self._key) if host else None,
         )
 
     def _lost_text(self, replica_id: str, cause: str) -> str:

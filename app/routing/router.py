@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -57,8 +57,18 @@ class Router:
     Runs on the data-plane loop. A new table replaces the old one once its new applications are connected.
     """
 
-    def __init__(self, node_id: str, key: bytes, settings: TransportSettings) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        key: bytes,
+        settings: TransportSettings,
+        watch_replicas: Callable[[str, str], Any] | None = None,
+    ) -> None:
+        """`watch_replicas` has the replicas of a deployment and its application published to this process,
+        until the `shutdown` of its result is called; by default by a Serve handle.
+        """
         self._node_id = node_id
+        self._watch = watch_replicas or _watch_by_handle
         self._key = key
         self._settings = settings
         self._pools: dict[str, ReplicaPool] = {}
@@ -306,13 +316,7 @@ class Router:
             return
 
     def _watch_replicas(self, deployment: str, application: str) -> Any:
-        """Open a handle, which makes Serve report replicas to this process; no request goes through it.
-
-        Blocks on a call to the controller.
-        """
-        from app.ray_adapter.handles import open_handle  # a process without a cluster has no Ray
-
-        return open_handle(deployment, application)
+        return self._watch(deployment, application)
 
     def _close(self, name: str, grace: float = _CLOSE_S) -> None:
         pool = self._pools.pop(name)
@@ -321,3 +325,13 @@ class Router:
         if handle is not None:
             asyncio.get_running_loop().run_in_executor(None, handle.shutdown)
         self._closing.start(pool.close(grace))
+
+
+def _watch_by_handle(deployment: str, application: str) -> Any:
+    """Open a handle, which makes Serve report replicas to this process; no request goes through it.
+
+    Blocks on a call to the controller.
+    """
+    from app.ray_adapter.handles import open_handle  # a process without a cluster has no Ray
+
+    return open_handle(deployment, application)

@@ -33,9 +33,10 @@ from backends.python.api.calls import Calls
 from backends.python.api.errors import TritonModelException
 from backends.python.api.event_loop import EventLoop
 from deployments.bls.calls import BlsCall
+from deployments.bls.cluster import Cluster, RayCluster
 from deployments.event_loop_execution.inline_loop import InlineEventLoop
 from deployments.event_loop_execution.suspension import ResponseFuture, count_waiting, current_watchdog
-from deployments.spec import MANAGER, ModelSpec
+from deployments.spec import ModelSpec
 
 T = TypeVar("T")
 
@@ -57,19 +58,17 @@ class Connection:
         self._tasks = Tasks()
 
     @classmethod
-    async def open(cls, spec: ModelSpec) -> "Connection":
+    async def open(cls, spec: ModelSpec, cluster: Cluster) -> "Connection":
         """Make a router and wait for its first table.
 
         Raises:
             InferError: UNAVAILABLE when the manager does not answer.
         """
-        from app.ray_adapter.handles import open_handle  # a process without a cluster has no Ray
-        from app.ray_adapter.node import node_id
-
         loop = asyncio.get_running_loop()
         # Opening a handle calls the controller, and blocks.
-        handle = await loop.run_in_executor(None, open_handle, MANAGER, spec.manager)
-        router, manager = Router(node_id(), spec.key, spec.transport), ManagerClient(handle)
+        handle = await loop.run_in_executor(None, cluster.open_manager, spec.manager)
+        router = Router(cluster.node_id(), spec.key, spec.transport, cluster.watch_replicas)
+        manager = ManagerClient(handle)
         router.waiting = WaitingRoom(router, manager.demand)
         connection = cls(router, manager)
         routing = asyncio.Event()
@@ -95,10 +94,11 @@ class Connection:
 class ModelCalls(Calls):
     """The `backends.python.api.server_api.ServerApi` of the model of this replica."""
 
-    def __init__(self, spec: ModelSpec, plane: LoopThread) -> None:
+    def __init__(self, spec: ModelSpec, plane: LoopThread, cluster: Cluster | None = None) -> None:
         super().__init__(spec.identifier)
         self._spec = spec
         self._plane = plane
+        self._cluster = cluster or RayCluster()
         self._opening: asyncio.Task[Any] | None = None
         self._sending = Tasks()
         self._inline_loop: InlineEventLoop | None = None
@@ -191,7 +191,7 @@ class ModelCalls(Calls):
     async def _connection(self) -> Connection:
         """Return the connection; open it at the first call, and again after a failure."""
         if self._opening is None:
-            coroutine = Connection.open(self._spec)
+            coroutine = Connection.open(self._spec, self._cluster)
             self._opening = asyncio.get_running_loop().create_task(coroutine, context=Context())
         opening = self._opening
         try:

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from tritonclient.grpc import model_config_pb2 as mc
+
 from app.core.errors import ErrorCode, Failure, FailureReason, invalid_arg
-from backends.base import Backend, Model
+from backends.base import Backend
 from deployments.execution.instance_thread import InstanceThread
 
 logger = logging.getLogger(__name__)
@@ -17,13 +19,13 @@ _LOOKS: Final = 10
 """Looks within the time limit, by which it may be exceeded by a tenth."""
 
 
-def seconds_allowed(model: Model, default: float) -> float:
+def seconds_allowed(config: mc.ModelConfig, default: float) -> float:
     """Return the limit of a model, from its parameter or the server's default; 0 for none.
 
     Raises:
         InferError: INVALID_ARG for a parameter that is no number of seconds.
     """
-    text = model.parameter(PARAMETER)
+    text = config.parameters[PARAMETER].string_value if PARAMETER in config.parameters else ""
     if not text:
         return default
     try:
@@ -32,7 +34,7 @@ def seconds_allowed(model: Model, default: float) -> float:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
         raise invalid_arg(
-            f"parameter '{PARAMETER}' of model '{model.name}' must be a number of seconds, got '{text}'"
+            f"parameter '{PARAMETER}' of model '{config.name}' must be a number of seconds, got '{text}'"
         )
     return seconds
 

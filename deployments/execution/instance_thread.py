@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.main_thread import new_thread
 from app.core.tensors import SequenceId
 from backends.base import Backend, Begun, Instance
 from deployments.event_loop_execution.executor import EventLoopExecutor, is_eligible, needs_thread
@@ -28,6 +30,21 @@ RESCHEDULED = (
     "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to"
     " handle such a flag"
 )
+
+
+class Cells(Protocol):
+    """Cells in which instances write when their executions began; see `Activity` of a model's process."""
+
+    def cell(self) -> memoryview: ...
+
+
+_activity: Cells | None = None
+
+
+def record_activity_in(activity: Cells) -> None:
+    """Have the instances that are made from now on write there when their executions begin and end."""
+    global _activity
+    _activity = activity
 
 
 class Batch:
@@ -82,9 +99,10 @@ class InstanceThread:
         self._loop_executor: EventLoopExecutor[Batch] | None = None
         self._remote: RemoteExecutor[Batch] | None = None
         self._on_thread: Batch | None = None  # the last one that its thread was given, until that is reported
+        self._began = memoryview(bytearray(8)).cast("q") if _activity is None else _activity.cell()
         self._loaded = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=instance.name, daemon=True)
+        self._thread = new_thread(self._run, instance.name)
 
     @property
     def alive(self) -> bool:
@@ -108,7 +126,14 @@ class InstanceThread:
     @property
     def executes_on_loop(self) -> bool:
         """Whether the next batch will execute on the event loop."""
-        return self._loop_executor is not None and self._loop_executor.is_next(self.is_only_instance)
+        return self._next_executor() is not None
+
+    def _next_executor(self) -> EventLoopExecutor[Batch] | None:
+        """Return what executes the next batch on the event loop; None where its thread or process does."""
+        executor = self._loop_executor
+        if executor is None or self.instance.elsewhere or not executor.is_next(self.is_only_instance):
+            return None
+        return executor
 
     @property
     def accepts_prefetch(self) -> bool:
@@ -117,8 +142,8 @@ class InstanceThread:
 
     def execute(self, batch: Batch) -> None:
         """Hand over a batch; `finished` is called on the loop when it is done, after this has returned."""
-        executor = self._loop_executor
-        if executor is not None and executor.is_next(self.is_only_instance):
+        executor = self._next_executor()
+        if executor is not None:
             executor.schedule(batch)
         elif self._remote is None or self._on_thread is not None or not self._remote.start(batch):
             self._execute_on_thread(batch)
@@ -128,8 +153,8 @@ class InstanceThread:
 
         Where the loop executes it, it is done, and `finished` was called, when this returns.
         """
-        executor = self._loop_executor
-        if executor is not None and executor.is_next(self.is_only_instance):
+        executor = self._next_executor()
+        if executor is not None:
             executor.run(batch)
         else:
             self.execute(batch)
@@ -284,7 +309,7 @@ class InstanceThread:
         instance.compute_start_ns = instance.compute_end_ns = 0
         try:
             if batch.begun is None:
-                batch.start_ns = time.monotonic_ns()
+                self._began[0] = batch.start_ns = time.monotonic_ns()
                 self._backend.instance_execute(instance, batch.requests)
             else:
                 batch.begun.finish()
@@ -294,6 +319,7 @@ class InstanceThread:
             logger.exception("executing a batch on instance %s", instance.name)
             text = str(error) or repr(error)
             _fail(batch.requests, Failure(ErrorCode.INTERNAL, text, FailureReason.BACKEND))
+        self._began[0] = 0
         if instance.deferred_completion is not None:
             instance.run_deferred()
         batch.end_ns = time.monotonic_ns()

@@ -66,7 +66,7 @@ class InstancePool:
         self.declared = spec.config
         """The serialised configuration that the manager sent last."""
         self.watchdog = LoopWatchdog(model.name)
-        seconds = seconds_allowed(model, spec.max_execution_s)
+        seconds = seconds_allowed(model.config, spec.max_execution_s)
         self._limit = ExecutionLimit(model.name, seconds, backend, lambda: self._threads) if seconds else None
         self._spec = spec
         self._model = model

@@ -13,6 +13,7 @@ from app.core.config.validation import validate
 from app.core.errors import InferError
 from app.core.installation import SERVER_PYTHON
 from app.core.latencies import unknown_families
+from app.core.main_thread import call_on_main
 from app.core.statistics import Statistics
 from app.transport.event_loop_thread import LoopThread
 from app.transport.memory.shared_pool import allocate
@@ -85,7 +86,7 @@ def labels_of(model: Model) -> dict[str, tuple[str, ...]]:
 def _initialize_backend(spec: ModelSpec, model: Model, kind: type[Backend]) -> Backend:
     set_allocator(allocate)
     if spec.auto_complete:
-        model.config = normalise(kind.auto_complete(model), spec.gpus)
+        model.config = normalise(call_on_main(partial(kind.auto_complete, model)), spec.gpus)
     validate(model.config, spec.gpus)
     for family in unknown_families(model.config):
         logger.warning(

@@ -39,7 +39,7 @@ class TritonPythonModel:
 
 
 @pytest.mark.parametrize(
-    ("end", "text"), [("os.abort()", "by a signal"), ("raise SystemExit(3)", "exit code 3")]
+    ("end", "text"), [("os.abort()", "by signal 6"), ("raise SystemExit(3)", "exit code 3")]
 )
 def test_a_model_that_ends_its_process_while_it_loads(
     server: Server, repository: Path, end: str, text: str
@@ -47,7 +47,8 @@ def test_a_model_that_ends_its_process_while_it_loads(
     name = f"ends_{len(end)}"
     write_python_model(repository, name, CONFIG, LOADED.format(end=end))
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
-    with pytest.raises(InferenceServerException, match=f"could not start: its process [0-9]+ ended.*{text}"):
+    expected = f"Stub process '{name}_0_0' is not healthy. It.*{text}"
+    with pytest.raises(InferenceServerException, match=expected):
         client.load_model(name)
 
 
@@ -59,7 +60,7 @@ def test_a_model_that_crashes_at_each_request(server: Server, repository: Path) 
     tensor.set_data_from_numpy(VALUES)
     for _ in range(3):
         wait_until(lambda: server.model_ready("crashes"), 40.0, "the model is ready")
-        (pid,) = server.replicas("crashes:1")
+        (pid,) = server.processes("crashes:1")
         with pytest.raises(InferenceServerException, match=rf"its process {pid} ended with exit code 3"):
             client.infer("crashes", [tensor])
     text = "a replica has ended unexpectedly 3 times in a row; it is started again in 2 s"

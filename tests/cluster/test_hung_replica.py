@@ -87,13 +87,13 @@ def test_an_execution_that_never_returns_has_its_replica_replaced(server: Server
     write_python_model(repository, "limited", ENDLESS_CONFIG, ENDLESS)
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
     client.load_model("limited")
-    (stuck,) = server.replicas("limited:1")
+    (stuck,) = server.processes("limited:1")
     tensor = tritonclient.http.InferInput("INPUT0", [16], "FP32")
     tensor.set_data_from_numpy(VALUES)
     with pytest.raises(InferenceServerException, match=r"'limited_0' has executed for 1\.\d s, more than"):
         client.infer("limited", [tensor])
     wait_until(lambda: not server.model_ready("limited"), 2.0, "the model is not ready")
-    wait_until(lambda: server.replicas("limited:1") not in ([], [stuck]), 30.0, "a new replica")
+    wait_until(lambda: server.processes("limited:1") not in ([], [stuck]), 30.0, "a new replica")
     wait_until(lambda: server.model_ready("limited"), 30.0, "the new replica is ready")
     client.unload_model("limited")
 

@@ -152,7 +152,7 @@ def test_a_refused_change_keeps_what_serves(
 def workers(server: Server, application: str) -> list[int]:
     """The processes of a Python model's instances."""
     found = []
-    for pid in server.replicas(application):
+    for pid in server.processes(application):
         for child in psutil.Process(pid).children():
             with suppress(psutil.NoSuchProcess):
                 if any("worker_main.py" in word for word in child.cmdline()):

@@ -124,7 +124,7 @@ def wait_for_metric(server: Server, name: str, value: float) -> None:
 def replicas_bytes(server: Server) -> int:
     """Measure the replicas of models, and their processes, without the server's help."""
     found = 0
-    for pid in set(server.replicas("")) - set(server.replicas("nereid:")):
+    for pid in {*server.replicas(""), *server.processes("")} - set(server.replicas("nereid:")):
         try:
             replica = psutil.Process(pid)
             found += sum(p.memory_full_info().pss for p in [replica, *replica.children(recursive=True)])

@@ -14,6 +14,7 @@ from app.core.tensors import InferRequest
 from app.routing.table import VersionEntry
 from app.transport.event_loop_thread import LoopThread
 from backends.python.api import server_api
+from deployments.bls.cluster import Cluster
 from deployments.bls.service import Connection, ModelCalls
 from deployments.spec import ModelSpec
 from tests.unit.ensembles import DECOUPLED, Asked, Models, ensemble, model, step
@@ -66,7 +67,7 @@ def open_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     plane = LoopThread("test-plane")
     made = Bench(plane)
 
-    async def open_connection(spec: ModelSpec) -> Connection:
+    async def open_connection(spec: ModelSpec, cluster: Cluster) -> Connection:
         return Connection(cast(Any, made.models), cast(Any, made.loading))
 
     monkeypatch.setattr(Connection, "open", open_connection)

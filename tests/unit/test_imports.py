@@ -133,6 +133,9 @@ deployments.manager.serve: app.core app.core.rollout app.ray_adapter app.transpo
     deployments
 deployments.model_store: app.core app.core.config app.settings app.transport.channel backends backends.fil
     deployments
+deployments.model_process: app.core app.core.observability app.ray_adapter app.ray_adapter.local app.transport
+    app.transport.channel deployments deployments.bls deployments.execution deployments.replica
+    deployments.scheduling.dynamic
 deployments.rate_limiting: app.core app.core.config app.transport.channel
 deployments.replica: app.cache app.core app.core.config app.core.observability app.core.rollout
     app.native app.ray_adapter app.routing
@@ -140,6 +143,9 @@ deployments.replica: app.cache app.core app.core.config app.core.observability a
     backends.python.api deployments deployments.bls deployments.environments
     deployments.event_loop_execution deployments.execution deployments.model_store
     deployments.rate_limiting deployments.scheduling deployments.scheduling.dynamic
+deployments.serve_replica: app.core app.core.observability app.ray_adapter app.routing app.transport backends
+    deployments deployments.bls deployments.execution deployments.model_process deployments.replica
+    deployments.scheduling.dynamic
 deployments.residency: app.core app.routing app.settings deployments
 deployments.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel deployments
     deployments.model_store
@@ -325,6 +331,7 @@ def test_a_replica_starts_without_what_few_models_need() -> None:
         "deployments.model_store.storage",
         "fsspec",
     ]
-    code = f"import sys, deployments.replica.deployment; print([m for m in {unwanted} if m in sys.modules])"
+    module = "deployments.serve_replica.deployment"
+    code = f"import sys, {module}; print([m for m in {unwanted} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.stdout == "[]\n", done.stderr[-2000:]

@@ -13,6 +13,7 @@ from app.core.processes import adopt_orphans
 from app.ray_adapter.local.attempts import watched_start
 from app.ray_adapter.local.forking import ForkServer
 from app.ray_adapter.local.helpers import without_agents, without_helpers
+from app.ray_adapter.local.model_environment import remember_surroundings
 from app.ray_adapter.local.sessions import new_session
 
 _ENVIRONMENT: Final = {
@@ -89,6 +90,7 @@ def start_cluster(
     # (`try_to_create_directory` in ray/_common/utils.py): only the directory above them keeps others out.
     place = os.environ.get("RAY_TMPDIR")
     directory = os.path.join(private_root(place), "ray")
+    remember_surroundings()
     os.umask(0o077)  # inherited by all processes of the cluster, for logs and sockets
     os.makedirs(directory, exist_ok=True)
     directory = short_path(directory, place)

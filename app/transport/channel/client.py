@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from time import monotonic
@@ -16,7 +16,7 @@ from app.transport.channel.compiled_ends import client_end
 from app.transport.channel.connection import Connection
 from app.transport.channel.deadlines import Deadlines
 from app.transport.channel.handshake import Peer, check_key, greet_server
-from app.transport.channel.heartbeat import Silence, is_suspect
+from app.transport.channel.heartbeat import Excuse, Silence, is_suspect
 from app.transport.channel.peer_process import PeerProcess
 from app.transport.channel.sockets import adopt_socket, open_socket
 from app.transport.memory.arena import ArenaWriter
@@ -88,6 +88,7 @@ class Channel(Connection):
         on_close: "Callable[[Channel, BaseException | None], None] | None",
         on_readiness: "Callable[[Channel], None] | None",
         lost_text: Callable[[str], str],
+        ask_busy: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """Use `Channel.connect` instead."""
         super().__init__(settings, arena, peer)
@@ -99,6 +100,7 @@ class Channel(Connection):
         self._process = process
         self._reports_ready = True
         self._silence = Silence(settings.heartbeat, self._loop.time())
+        self._excuse = Excuse(ask_busy, settings.heartbeat) if ask_busy is not None else None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._on_close = on_close
         self._on_readiness = on_readiness
@@ -126,6 +128,7 @@ class Channel(Connection):
         on_close: "Callable[[Channel, BaseException | None], None] | None" = None,
         on_readiness: "Callable[[Channel], None] | None" = None,
         lost_text: Callable[[str], str] = lost_message,
+        ask_busy: Callable[[], Awaitable[bool]] | None = None,
     ) -> "Channel":
         """Open a channel to `unix:/path` or `tcp:host:port`.
 
@@ -137,6 +140,7 @@ class Channel(Connection):
                 second argument is None when this side closed it, as it does after a drain.
             on_readiness: called when `ready` or `suspected` has changed.
             lost_text: makes the message of these failures from a cause, so that it can name the model.
+            ask_busy: asks another process whether the replica, which is silent, executes its model.
 
         Raises:
             ConnectionError: the replica cannot be reached, refused the key or failed to prove its own.
@@ -144,9 +148,8 @@ class Channel(Connection):
             ValueError: the address or key is malformed.
         """
         check_key(key)
-        make = partial(
-            cls, address, settings, on_close=on_close, on_readiness=on_readiness, lost_text=lost_text
-        )
+        make = partial(cls, address, settings, ask_busy=ask_busy, lost_text=lost_text)
+        make = partial(make, on_close=on_close, on_readiness=on_readiness)
         async with asyncio.timeout(settings.connect_timeout):
             try:
                 return await _open_channel(address, key, settings, make)
@@ -275,6 +278,8 @@ class Channel(Connection):
     def _suspect(self, silence: float) -> None:
         """Have the replica avoided, and fail its requests unless it may just be busy executing a model."""
         obstacle = self._process.obstacle()
+        if not obstacle and self._excuse is not None and self._excuse.holds(self._loop.time()):
+            return
         self.unreachable = bool(obstacle)
         self.suspected = f"no answer for {silence:.0f} s" + (f", {obstacle}" if obstacle else "")
         self._update_readiness()
@@ -285,6 +290,8 @@ class Channel(Connection):
 
     def _pong_received(self, frame: Frame) -> None:
         self._silence.heard(self._loop.time())
+        if self._excuse is not None:
+            self._excuse.reset()
         if self.suspected:
             self.suspected, self.unreachable = "", False
             self._update_readiness()

@@ -1,6 +1,10 @@
 """The silence of a replica, in seconds, by which the client end of a channel judges it."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
+
+from app.core.tasks import Tasks
 
 _MISSED: Final = 3
 """Heartbeats without an answer after which a replica is suspected."""
@@ -48,3 +52,34 @@ class Silence:
             self._heard_at = now
         self._beat_at, self._unparsed, self._unsent = now, unparsed, unsent
         return now - self._heard_at
+
+
+class Excuse:
+    """Asks whether a silent replica is busy executing its model, as long as it is silent.
+
+    Args:
+        ask: asks what watches the replica.
+        period: seconds between two heartbeats.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[bool]], period: float) -> None:
+        self._ask = ask
+        self._holds_s = (_MISSED - 0.5) * period
+        self._tasks = Tasks()
+        self._holds_until = 0.0
+
+    def holds(self, now: float) -> bool:
+        """Return whether the silence is explained, or that is being asked for the first time."""
+        if not self._holds_until:
+            self._holds_until = now + self._holds_s
+        if not self._tasks:
+            self._tasks.start(self._inquire())
+        return now < self._holds_until
+
+    def reset(self) -> None:
+        """Note that the replica answers."""
+        self._holds_until = 0.0
+
+    async def _inquire(self) -> None:
+        if await self._ask():
+            self._holds_until = asyncio.get_running_loop().time() + self._holds_s

@@ -9,6 +9,7 @@ from app.core import inference
 from app.core.tensors import InferRequest
 from app.routing.table import ModelState, VersionEntry
 from backends.python.api import server_api
+from deployments.bls.cluster import Cluster
 from deployments.bls.service import Connection, ModelCalls
 from deployments.spec import ModelSpec
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
@@ -51,7 +52,7 @@ class OneModel:
 def test_a_model_calls_itself_while_an_instance_is_left(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def open_connection(spec: ModelSpec) -> Connection:
+    async def open_connection(spec: ModelSpec, cluster: Cluster) -> Connection:
         return Connection(cast(Any, OneModel(bench)), cast(Any, None))
 
     monkeypatch.setattr(Connection, "open", open_connection)

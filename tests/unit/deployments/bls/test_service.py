@@ -18,6 +18,7 @@ from backends.python.api import calls, pb_utils, server_api
 from backends.python.api.calls import ResponseIterator, executing
 from backends.python.api.request import InferenceTrace
 from backends.python.api.tensor import received_tensor
+from deployments.bls.cluster import Cluster
 from deployments.bls.service import Connection
 from deployments.spec import ModelSpec
 from tests.unit.backend_harness import Call
@@ -308,9 +309,9 @@ def test_connection_does_not_keep_the_first_caller_alive(
     seen: list[Any] = []
     submit, open_connection = bench.models.submit, Connection.open
 
-    async def opened(spec: ModelSpec) -> Connection:
+    async def opened(spec: ModelSpec, cluster: Cluster) -> Connection:
         seen.append(executing.get())
-        return await open_connection(spec)
+        return await open_connection(spec, cluster)
 
     def submitted(*args: Any) -> Any:
         seen.append(executing.get())

@@ -69,7 +69,7 @@ async def calling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calling]:
     plane.loop, plane._thread = asyncio.get_running_loop(), threading.current_thread()
     calls = ModelCalls(SPEC, plane)
 
-    async def open_connection(spec: Any) -> Connection:
+    async def open_connection(spec: Any, cluster: Any) -> Connection:
         return Connection(cast(Any, made.models), cast(Any, None))
 
     monkeypatch.setattr(Connection, "open", open_connection)

@@ -3,13 +3,12 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
-from backends.base import Instance, Model, Request
+from backends.base import Instance, Request
 from deployments.execution.execution_limit import ExecutionLimit, seconds_allowed
 from tests.unit.deployments.execution.instance_bench import Bench, FakeBackend
 from tests.waiting import until
@@ -119,11 +118,11 @@ async def test_a_limited_instance_never_executes_on_the_loop() -> None:
         await asyncio.to_thread(bench.thread.stop, 5)
 
 
-def model(value: str = "") -> Model:
+def model(value: str = "") -> mc.ModelConfig:
     config = mc.ModelConfig(name="m")
     if value:
         config.parameters["max_execution_secs"].string_value = value
-    return Model(config, 1, Path("m"))
+    return config
 
 
 def test_the_limit_is_the_models_or_the_servers() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from app.ray_adapter import store
-from deployments.replica.restarts import Restarts, Run, next_run, pause
+from deployments.serve_replica.restarts import Restarts, Run, next_run, pause
 from deployments.spec import ModelSpec
 
 SPEC = ModelSpec("m", 1, "", b"", "m:1", "", b"", "", loaded_at=1.0)

@@ -1,0 +1,181 @@
+"""Forks the processes of Python models of a node: `python fork_server.py DESCRIPTOR PADDING`.
+
+It has imported what each of them needs, in 0.5 s of a processor and 60 MiB, of which a fork shares most. It
+has one thread, and nothing of Ray. The descriptor is its listening socket. It ends when nobody has asked for
+a process, and none of its forks has run, for a while.
+"""
+
+import importlib
+import importlib.util
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+PRIVATE: Final = "_nereid."
+REQUEST_BYTES: Final = 1 << 20
+DESCRIPTORS: Final = 3
+"""With a request: the socket with whose other end the process ends, its memory of activity, its output."""
+_REQUEST_S: Final = 10.0
+_IDLE_S: Final = 60.0
+_PRELOADED: Final = (
+    "deployments.model_process.program",
+    "backends.python.backend",
+    "deployments.bls.service",
+)
+
+
+class Request(NamedTuple):
+    """A process to start: its directory, umask, environment, descriptors and what it is told."""
+
+    directory: str
+    umask: int
+    environment: dict[str, str]
+    name: str
+    start: bytes
+    descriptors: list[int]
+
+
+def main(descriptor: int) -> None:
+    """Fork a process for each request."""
+    if os.fork():  # nobody's child: neither it nor its forks are part of the replica that has started it
+        os._exit(0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # threads of Ray's worker block some
+    sys.path.pop(0)  # the folder of this file
+    _import_all()
+    # What `multiprocessing` would execute in the processes that it spawns; Triton's stub has no such file.
+    del sys.modules["__main__"].__file__
+    request = _forked(socket.socket(fileno=descriptor))
+    if request is not None:
+        _become(request)
+
+
+def _import_all() -> None:
+    import gc
+
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2))
+    path = os.path.join(root, "app", "core", "private_packages.py")
+    spec = importlib.util.spec_from_file_location("private_packages", path)
+    assert spec is not None and spec.loader is not None
+    names = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(names)
+    names.use_private_names(root)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads would be missing in a fork, which starts its own
+    for name in _PRELOADED:
+        importlib.import_module(PRIVATE + name)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to every page that it shares
+
+
+def _forked(listener: socket.socket) -> Request | None:
+    """Fork for each request and tell how forks have ended; return in the forks, and None at the end."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    forks: dict[int, socket.socket] = {}
+    while True:
+        waiting: list[Any] = [listener, reading]
+        ready, _, _ = select.select(waiting, [], [], None if forks else _IDLE_S)
+        if not ready and not forks:
+            return None
+        if reading in ready:
+            with suppress(BlockingIOError):
+                os.read(reading, 4096)
+            _report(forks)
+        if listener not in ready:
+            continue
+        connection, _ = listener.accept()
+        request = _received(connection)
+        if request is None:
+            connection.close()
+            continue
+        if (pid := os.fork()) == 0:
+            _leave(listener, connection, forks, (reading, writing))
+            return request
+        _started(pid, connection)
+        forks[pid] = connection
+        for given in request.descriptors:
+            os.close(given)
+
+
+def _received(connection: socket.socket) -> Request | None:
+    """Read a request; None for one that is malformed, or takes too long."""
+    connection.settimeout(_REQUEST_S)
+    descriptors: list[int] = []
+    data = b""
+    try:
+        data, descriptors, _, _ = socket.recv_fds(connection, REQUEST_BYTES, DESCRIPTORS)
+        while data and (more := connection.recv(REQUEST_BYTES)):
+            data += more
+        connection.settimeout(None)
+        if len(descriptors) == DESCRIPTORS:
+            directory, umask, environment, name, start = _decode(data)
+            return Request(directory, umask, environment, name, start, descriptors)
+    except (OSError, ValueError, TypeError) as error:
+        print(f"a malformed request for a process: {error}", file=sys.stderr)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return None
+
+
+def _decode(data: bytes) -> Any:
+    return importlib.import_module("msgspec").msgpack.decode(data)
+
+
+def _started(pid: int, connection: socket.socket) -> None:
+    """Tell the process's id, with a descriptor of it."""
+    descriptor = os.pidfd_open(pid)
+    with suppress(OSError):  # who asked has given up: the process ends with its socket
+        socket.send_fds(connection, [pid.to_bytes(4, "little")], [descriptor])
+    os.close(descriptor)
+
+
+def _report(forks: dict[int, socket.socket]) -> None:
+    """Tell how forks have ended."""
+    while forks:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        if (connection := forks.pop(pid, None)) is not None:
+            with connection, suppress(OSError):
+                connection.send(status.to_bytes(4, "little"))
+
+
+def _leave(
+    listener: socket.socket, connection: socket.socket, forks: dict[int, socket.socket], pipe: tuple[int, int]
+) -> None:
+    """Close in a fork what is the server's."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for each in (listener, connection, *forks.values()):
+        each.close()
+    for descriptor in pipe:
+        os.close(descriptor)
+
+
+def _become(request: Request) -> None:
+    """Be the process of a request."""
+    os.setsid()
+    lifeline, activity, output = request.descriptors
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    os.close(output)
+    os.chdir(request.directory)
+    os.umask(request.umask)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    # Else all would draw the same numbers, and have the same key; `random` seeds itself.
+    importlib.import_module("numpy.random").seed()
+    importlib.import_module("multiprocessing").current_process().authkey = os.urandom(32)
+    importlib.import_module(f"{PRIVATE}app.core.process_title").set_title(f"nereid: model {request.name}")
+    program = importlib.import_module(f"{PRIVATE}deployments.model_process.program")
+    program.run(request.start, lifeline, activity)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,83 @@
+"""The way of calls by Serve handles to a model's process: a channel that the first of them opens."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from app.core.errors import unavailable
+from app.core.inference import Sink
+from app.core.tensors import InferRequest, failed
+from app.transport.channel.client import Channel
+from deployments.spec import ModelSpec
+
+
+class HandleChannel:
+    """Sends requests to a process. On the data-plane loop.
+
+    A process whose only client is an ingress answers faster, so that this one connects only when it has to.
+    """
+
+    def __init__(self, spec: ModelSpec, path: str) -> None:
+        """`path` is that of the process's socket."""
+        self._spec = spec
+        self._address = f"unix:{path}"
+        self._opening: asyncio.Task[Channel] | None = None
+
+    def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+        """Send a request as soon as there is a channel; return the function that cancels it.
+
+        Raises:
+            InferError: what `Channel.submit` raises.
+        """
+        opening = self._opening
+        if opening is not None and opening.done() and not opening.exception():
+            channel = opening.result()
+            if not channel.closing:
+                return channel.submit(request, sink).cancel
+            opening = None
+        if opening is None or opening.done():
+            opening = self._opening = asyncio.get_running_loop().create_task(self._open())
+        call = _Waiting(request, sink)
+        opening.add_done_callback(call.send)
+        return call.cancel
+
+    def close(self) -> None:
+        """Close the channel."""
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.done() and not opening.exception():
+            opening.result().close()
+
+    async def _open(self) -> Channel:
+        settings = msgspec.structs.replace(self._spec.transport, arena_bytes=0)
+        return await Channel.connect(self._address, self._spec.key, settings)
+
+
+class _Waiting:
+    """A request that waits for the channel."""
+
+    def __init__(self, request: InferRequest, sink: Sink) -> None:
+        self._request = request
+        self._sink = sink
+        self._cancelled = False
+        self._cancel: Callable[[], None] | None = None
+
+    def send(self, opening: "asyncio.Task[Channel]") -> None:
+        """Send it, or fail it with the reason why there is no channel."""
+        try:
+            self._cancel = opening.result().submit(self._request, self._sink).cancel
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            name = self._request.model_name
+            self._sink(failed(unavailable(f"model '{name}': its process cannot be reached: {reason}")))
+        except Exception as error:
+            self._sink(failed(error, self._request.id))
+        else:
+            if self._cancelled:
+                self._cancel()
+
+    def cancel(self) -> None:
+        """Cancel it, now or as soon as it is sent."""
+        self._cancelled = True
+        if self._cancel is not None:
+            self._cancel()

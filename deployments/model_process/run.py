@@ -1,0 +1,77 @@
+"""One run of a model's process, as the replica that has started it sees it."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from typing import Final
+
+from app.core.errors import internal
+from app.core.processes import stat_fields
+from app.transport.channel.peer_process import ending
+from deployments.model_process.output import Output
+from deployments.model_process.start import Start, Started, start_process
+from deployments.spec import ModelSpec
+
+_OUTPUT_S: Final = 1.0
+_STATUS_BYTES: Final = 4
+
+
+class Run:
+    """One run of a process.
+
+    Attributes:
+        ended: set when it has ended.
+    """
+
+    def __init__(self, started: Started, name: str) -> None:
+        self.ended = asyncio.Event()
+        self._started = started
+        self._output = Output(name, os.fdopen(started.output, "rb"))
+
+    @classmethod
+    def start(cls, spec: ModelSpec, start: Start, activity: int) -> "Run":
+        """Start a process; see `start_process`.
+
+        Raises:
+            InferError: INTERNAL when it cannot be started.
+        """
+        try:
+            return cls(start_process(spec.application, start, activity, spec.socket_directory), spec.name)
+        except OSError as error:
+            raise internal(f"unable to start a process for model '{spec.name}': {error}") from error
+
+    def watch(self) -> None:
+        """Set `ended` when it ends; on the event loop."""
+        asyncio.get_running_loop().add_reader(self._started.pidfd, self._on_end)
+
+    def _on_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._started.pidfd)
+        os.close(self._started.pidfd)
+        self._started.lifeline.close()
+        self._kill()  # what it has started, and left running
+        self.ended.set()
+
+    def is_stopped(self) -> bool:
+        """Whether it is stopped by a signal."""
+        return stat_fields(self._started.pid)[1:2] in (["T"], ["t"])
+
+    def kill(self) -> None:
+        """Kill it with all that it has started, unless it has ended."""
+        if not self.ended.is_set():
+            self._kill()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._started.pid, signal.SIGKILL)
+
+    def ending(self) -> str:
+        """Return how it ended, with its last lines. Blocks for a moment."""
+        self._output.join(_OUTPUT_S)
+        how = "has ended"
+        with self._started.status as status, suppress(OSError):
+            status.settimeout(_OUTPUT_S)
+            if len(answer := status.recv(_STATUS_BYTES)) == _STATUS_BYTES:
+                how = ending(int.from_bytes(answer, "little"))
+        lines = "\n".join(self._output.last)
+        return f"{how}: {lines}" if lines else how

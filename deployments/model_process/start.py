@@ -1,0 +1,146 @@
+"""Starts the process of a Python model by the fork server of the node, and that server where none runs."""
+
+import fcntl
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from app.core.installation import SERVER_PYTHON
+from app.ray_adapter.local.model_environment import model_environment, model_umask
+from deployments.model_process import fork_server
+from deployments.replica.replica import Place
+
+_NAME: Final = "models.sock"
+_TITLE: Final = " " * 256
+"""Room for the title of a process, which is written over its arguments."""
+_TRIES: Final = 3
+_ANSWER_S: Final = 60.0
+"""For the imports of a server that has just been started, on a busy machine."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What the process is told first.
+
+    Attributes:
+        spec: the serialised `ModelSpec`, whose files are on this node.
+        place: where it is to listen.
+        host: the address of the replica that has started it.
+        host_pid: the process of that replica, whose memory counts as the model's.
+        restarts: how often processes before it have ended unexpectedly.
+    """
+
+    spec: bytes
+    place: Place
+    host: str
+    host_pid: int
+    restarts: int
+
+
+class Started(NamedTuple):
+    """A process that was started.
+
+    Attributes:
+        pid: its id.
+        pidfd: a descriptor of it.
+        lifeline: it is killed when this socket is closed.
+        status: from which its wait status can be read when it has ended.
+        output: the reading end of its output.
+    """
+
+    pid: int
+    pidfd: int
+    lifeline: socket.socket
+    status: socket.socket
+    output: int
+
+
+def start_process(name: str, start: Start, activity: int, directory: str) -> Started:
+    """Start a process. Blocks.
+
+    Args:
+        name: what the process is called in listings.
+        start: what it is told.
+        activity: a descriptor of the memory in which it says since when it executes.
+        directory: the private directory of sockets.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    environment = model_environment(os.environ)
+    umask = model_umask(os.environ)
+    request = msgspec.msgpack.encode((os.getcwd(), umask, environment, name, msgspec.msgpack.encode(start)))
+    error: Exception | None = None
+    for _ in range(_TRIES):  # a server that is about to end may have accepted the first
+        try:
+            return _ask(request, activity, directory)
+        except (ConnectionError, TimeoutError) as failed:
+            error = failed
+    raise OSError(f"the fork server does not answer: {error}")
+
+
+def _ask(request: bytes, activity: int, directory: str) -> Started:
+    near, far = socket.socketpair()
+    reading, writing = os.pipe()
+    status = socket.socket(socket.AF_UNIX)
+    try:
+        with far:
+            _connect(status, directory)
+            status.settimeout(_ANSWER_S)
+            sent = socket.send_fds(status, [request], [far.fileno(), activity, writing])
+            status.sendall(request[sent:])
+            status.shutdown(socket.SHUT_WR)
+            answer, descriptors, _, _ = socket.recv_fds(status, 4, 1, socket.MSG_CMSG_CLOEXEC)
+            if not descriptors:
+                raise ConnectionError("it has closed the connection")
+        status.settimeout(None)
+        return Started(int.from_bytes(answer, "little"), descriptors[0], near, status, reading)
+    except BaseException:
+        near.close()
+        status.close()
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+
+
+def _connect(sock: socket.socket, directory: str) -> None:
+    """Connect to the node's fork server; start one where none listens."""
+    path = os.path.join(directory, _NAME)
+    with suppress(FileNotFoundError, ConnectionRefusedError):
+        sock.connect(path)
+        return
+    with _locked(directory):
+        try:
+            sock.connect(path)  # another has started it meanwhile
+        except (FileNotFoundError, ConnectionRefusedError):
+            _start_server(path)
+            sock.connect(path)
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    with open(os.path.join(directory, "models.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _start_server(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        listener.listen(socket.SOMAXCONN)
+        subprocess.run(
+            [str(SERVER_PYTHON), "-u", fork_server.__file__, str(listener.fileno()), _TITLE],
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=model_environment(os.environ),
+            start_new_session=True,  # it outlives the replica that has started it
+            check=True,
+        )

@@ -1,0 +1,185 @@
+"""A loaded model version behind a channel server: what serves it, in Ray's worker or in a process of its own.
+
+Nothing here knows Ray.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.errors import InferError, text_of
+from app.core.inference import Sink
+from app.core.tensors import InferRequest
+from app.native.choice import is_native
+from app.transport.channel.server import ChannelServer
+from app.transport.event_loop_thread import LoopThread, freeze_heap
+from app.transport.memory.client_regions import use_mappings
+from backends import may_call_models
+from deployments.replica.control import ReplicaHandler
+from deployments.replica.loading import labels_of, load_model
+from deployments.replica.readiness import ReadinessWatch
+from deployments.replica.served_model import ServedModel
+from deployments.scheduling.dynamic.serve_batch import MakeBatched
+from deployments.spec import Description, ModelSpec
+
+if TYPE_CHECKING:
+    from deployments.bls.cluster import Cluster
+    from deployments.bls.service import ModelCalls
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_S: Final = 60.0
+_STOP_S: Final = 5.0
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a replica is reached.
+
+    Attributes:
+        node: the id of the node.
+        unix: the path of its socket.
+        host: the address that it listens on.
+        port: the port there; 0 for one that is free.
+    """
+
+    node: str
+    unix: str
+    host: str
+    port: int = 0
+
+
+class Replica:
+    """One replica of a model version.
+
+    Args:
+        spec: the model version, whose files are on this node.
+        place: where it listens.
+        plane: the thread of its data-plane loop.
+        cluster: how the model's own calls reach the manager and other replicas.
+        batched: see `load_model`.
+
+    Attributes:
+        addresses: of its channel server, by scheme, once it has loaded.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, place: Place, plane: LoopThread, cluster: "Cluster", batched: MakeBatched
+    ) -> None:
+        self.addresses: dict[str, str] = {}
+        self.served: ServedModel | None = None
+        self._spec = spec
+        self._place = place
+        self._plane = plane
+        self._cluster = cluster
+        self._batched = batched
+        self._calls: ModelCalls | None = None
+        self._server: ChannelServer | None = None
+        self._readiness: ReadinessWatch | None = None
+        self._description = Description(spec, error="not loaded")
+
+    def load(self, restarts: int) -> Description:
+        """Load the model and listen; a failure is in the description. Blocks.
+
+        Args:
+            restarts: how many replicas at this place have ended unexpectedly.
+        """
+        started = time.monotonic()
+        spec = self._spec
+        if spec.gpus:
+            # Ray hides all GPUs from a worker that requests none; the configuration decides which are used.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpus))
+        try:
+            labels = self._load(restarts)
+        except InferError as error:
+            self._description = Description(spec, error=error.with_code())
+        except Exception as error:
+            logger.exception("loading model '%s' version %s", spec.name, spec.version)
+            self._description = Description(spec, error=f"Internal: {type(error).__name__}: {text_of(error)}")
+        else:
+            assert self.served is not None
+            self._description = Description(
+                spec,
+                self.served.config.SerializeToString(),
+                labels,
+                load_seconds=time.monotonic() - started,
+                makes_calls=self._calls is not None,
+            )
+        return self._description
+
+    def _load(self, restarts: int) -> dict[str, tuple[str, ...]]:
+        if is_native(self._spec.transport.data_plane):
+            self._plane.loop.call_soon_threadsafe(use_mappings)
+        self._calls = _model_calls(self._spec, self._plane, self._cluster)
+        self.served = load_model(self._spec, self._plane, self._batched)
+        self.served.statistics.counters.restarts = restarts
+        freeze_heap()
+        self._plane.schedule_gc()
+        self._plane.call(self._listen(self.served))
+        if self._calls is not None:
+            self._calls.loaded = True
+        return labels_of(self.served.model)
+
+    async def _listen(self, served: ServedModel) -> None:
+        await served.open()
+        spec, place = self._spec, self._place
+        ensembles = self._calls.ensembles if self._calls is not None else list
+        handler = ReplicaHandler(served, ensembles, place.node)
+        self._server = ChannelServer(handler, spec.key, spec.transport)
+        self._readiness = served.instances.watch_readiness(self._server.announce)
+        await self._readiness.start()
+        served.instances.watch_executions(self._server.announce)
+        addresses = await self._server.listen(place.unix, place.host, place.port)
+        self.addresses = {address.partition(":")[0]: address for address in addresses}
+
+    async def describe(self) -> Description:
+        """Return the outcome of the load with the present instance groups."""
+        served, loaded = self.served, self._description
+        if served is None or loaded.error or served.instances.declared == loaded.spec.config:
+            return loaded
+        spec = msgspec.structs.replace(loaded.spec, config=served.instances.declared)
+        return msgspec.structs.replace(loaded, spec=spec, config=served.config.SerializeToString())
+
+    def broken(self) -> str:
+        """Return why a replica that was loaded cannot go on; "" if it can."""
+        if not self._plane.alive or self.served is None or not self.served.healthy:
+            return f"an instance thread of model '{self._spec.name}' has died"
+        return self.served.instances.stuck()
+
+    def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+        """Submit a request of a Serve handle; see `ServedModel.submit`."""
+        assert self.served is not None
+        return self.served.submit(request, sink)
+
+    async def close(self) -> None:
+        """Redirect callers, finish requests in flight and unload; not on the data-plane loop."""
+        if self.served is not None and self.served.instances.stuck():
+            return  # what waits for it cannot be drained: the process ends
+        if self._readiness is not None:
+            self._plane.loop.call_soon_threadsafe(self._readiness.stop)
+        if self._server is not None:
+            await self._plane.run(self._server.drain(_DRAIN_S))
+            await self._plane.run(self._server.close())
+        if self.served is not None:
+            await asyncio.to_thread(self.served.close, _STOP_S)
+        if self._calls is not None:
+            await self._plane.run(self._calls.close())
+
+
+def _model_calls(spec: ModelSpec, plane: LoopThread, cluster: "Cluster") -> "ModelCalls | None":
+    """Return the server API of a model that may call others; nothing of it is imported for other backends."""
+    config = mc.ModelConfig.FromString(spec.config)
+    if not may_call_models(config.backend, spec.backend_path, config.runtime, spec.model_folders):
+        return None
+    from backends.python.api import server_api
+    from deployments.bls.service import ModelCalls
+
+    sys.argv = [""]  # as in Triton's stub: a model that parses arguments must not find Ray's
+    calls = ModelCalls(spec, plane, cluster)
+    server_api.install(calls)
+    return calls

@@ -1,0 +1,137 @@
+"""The replica of a model version as Serve sees it.
+
+A plain class; `deployments/builder.py` makes it a Serve deployment. Python models run in a process of their
+own, everything else in this one.
+"""
+
+import gc
+import logging
+import os
+import time
+from typing import Any
+
+import msgspec
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.encoding import to_msgpack
+from app.core.errors import InferError, text_of, unavailable
+from app.core.numpy_threads import follow_variable
+from app.core.observability.log import configure_logging
+from app.ray_adapter.node import listen_host, node_id, replica_rank
+from app.routing.handle_calls import HandleCalls, public_errors
+from app.transport.event_loop_thread import LoopThread
+from backends import executes_python
+from deployments.bls.cluster import RayCluster
+from deployments.execution.execution_limit import seconds_allowed
+from deployments.model_process.host import ProcessReplica
+from deployments.replica.materialize import LocalCopy, materialize_model
+from deployments.replica.replica import Place, Replica
+from deployments.scheduling.dynamic.serve_batch import serve_batched
+from deployments.serve_replica.restarts import Restarts
+from deployments.spec import Description, ModelSpec
+
+logger = logging.getLogger(__name__)
+
+
+class ModelVersion:
+    """One replica of a model version.
+
+    A failed load does not raise: Serve would retry it and bury the reason in a traceback. The manager reads
+    the reason with `describe`, deletes the application and reports it. A replica that Serve restarts later is
+    not described by a manager; its health check fails instead, so that Serve tries again.
+    """
+
+    def __init__(self, spec: bytes) -> None:
+        gc.freeze()  # Ray's and Serve's objects live on: collections during the load need not visit them
+        follow_variable()
+        self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
+        configure_logging(self._spec.log)
+        self._plane = LoopThread("data-plane")
+        self._node_id = node_id()
+        self._local: LocalCopy | None = None
+        self._replica: Replica | ProcessReplica | None = None
+        self._handle: HandleCalls | None = None
+        self._described = False
+        self._restarts = Restarts(self._spec, replica_rank())
+        self._restarts.wait()
+        self._description = self._load()
+        self._loaded_at = time.monotonic()
+        if not self._description.error:
+            self._restarts.loaded()
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer a request through a Serve handle; see `HandleCalls.call`."""
+        if self._handle is None:
+            with public_errors():
+                raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
+        return await self._handle.call(*args, **kwargs)
+
+    def record_replica_metadata(self) -> dict[str, str]:
+        """Return the addresses of this replica for every router (a Serve hook, called once)."""
+        addresses = {} if self._replica is None else self._replica.addresses
+        return {"node_id": self._node_id, **addresses}
+
+    async def describe(self) -> bytes:
+        """Return the outcome of the load with the present instance groups, a msgpack `Description`."""
+        self._described = True
+        if self._replica is None or self._description.error:
+            return to_msgpack(self._description)
+        present = await self._replica.describe()
+        return to_msgpack(self._of_this(present))
+
+    async def check_health(self) -> None:
+        """Raise to have Serve replace this replica (a Serve hook)."""
+        if self._description.error:
+            if self._described or time.monotonic() - self._loaded_at > 10:
+                raise RuntimeError(self._description.error)
+            return
+        if broken := self._broken():
+            raise RuntimeError(broken)
+
+    def _broken(self) -> str:
+        """Return why this replica cannot go on; "" if it can."""
+        return "it has no model" if self._replica is None else self._replica.broken()
+
+    async def __del__(self) -> None:
+        """Redirect callers, finish requests in flight and unload (a Serve hook)."""
+        if not self._description.error and not self._broken():
+            self._restarts.ended()
+        if self._replica is not None:
+            await self._replica.close()
+        if self._local is not None:
+            self._local.release()
+        self._plane.stop()
+
+    def _load(self) -> Description:
+        try:
+            self._local = materialize_model(self._spec)
+            self._replica = self._make(self._local.spec)
+            described = self._replica.load(self._restarts.count)
+        except InferError as error:
+            return Description(self._spec, error=error.with_code())
+        except Exception as error:
+            logger.exception("loading model '%s' version %s", self._spec.name, self._spec.version)
+            return Description(self._spec, error=f"Internal: {type(error).__name__}: {text_of(error)}")
+        if not described.error:
+            config = mc.ModelConfig.FromString(described.config)
+            self._handle = HandleCalls(config, self._replica.submit, self._plane)
+        return self._of_this(described)
+
+    def _make(self, local: ModelSpec) -> Replica | ProcessReplica:
+        path = os.path.join(local.socket_directory, f"{os.getpid()}.sock")
+        place = Place(self._node_id, path, listen_host(local.channel_address))
+        config = mc.ModelConfig.FromString(local.config)
+        if not executes_python(config.backend, local.backend_path, config.runtime, local.model_folders):
+            return Replica(local, place, self._plane, RayCluster(), serve_batched)
+        seconds = seconds_allowed(config, local.max_execution_s)
+        return ProcessReplica(local, place, self._plane, self._start_again, self._restarts.loaded, seconds)
+
+    def _start_again(self) -> int:
+        """Wait until a process that has ended may be started again; return how often one has ended."""
+        self._restarts.wait()
+        return self._restarts.count
+
+    def _of_this(self, described: Description) -> Description:
+        """Return a description of the spec that this replica was given, whose files may be elsewhere."""
+        spec = msgspec.structs.replace(self._spec, config=described.spec.config)
+        return msgspec.structs.replace(described, spec=spec)

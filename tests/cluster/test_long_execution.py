@@ -1,0 +1,95 @@
+"""Executions that take long, or hold the interpreter: neither model nor server looks dead for it."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http
+
+from tests.cluster.conftest import write_python_model
+from tests.server import Server, wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+CONFIG = """
+backend: "python"
+input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+HOLDS = """
+import ctypes
+import triton_python_backend_utils as pb_utils
+
+holding = ctypes.PyDLL(None)  # its functions keep the interpreter's lock
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            array = request.inputs()[0].as_numpy()
+            holding.sleep(int(array[0]))
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
+        return responses
+"""
+SPINS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            array = request.inputs()[0].as_numpy()
+            total = sum(range(int(array[0]) * 60_000_000))
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
+        return responses
+"""
+
+
+def infer(server: Server, model: str, value: float) -> float:
+    with tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120) as client:
+        tensor = tritonclient.http.InferInput("IN", [4], "FP32")
+        tensor.set_data_from_numpy(np.full(4, value, np.float32))
+        return float(client.infer(model, [tensor]).as_numpy("OUT")[0])
+
+
+def stays_ready_during(server: Server, model: str, value: float) -> None:
+    """Make a long request; neither the server nor the model may be less ready meanwhile."""
+    answers: list[float] = []
+    before = server.get("/v2/health/ready")[0]  # other models of this server may not be ready
+    asking = threading.Thread(target=lambda: answers.append(infer(server, model, value)), daemon=True)
+    asking.start()
+    seen = set()
+    while asking.is_alive():
+        seen.add((server.get("/v2/health/ready")[0], server.get(f"/v2/models/{model}/ready")[0]))
+        asking.join(0.3)
+    assert answers == [value] and seen == {(before, 200)}
+
+
+@pytest.mark.parametrize("seconds", [7, pytest.param(60, marks=pytest.mark.slow)])
+def test_an_execution_that_holds_the_interpreter(server: Server, repository: Path, seconds: int) -> None:
+    write_python_model(repository, "holds", CONFIG, HOLDS)
+    with tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120) as client:
+        client.load_model("holds")
+        processes = server.processes("holds:1")
+        stays_ready_during(server, "holds", seconds)
+        assert server.processes("holds:1") == processes
+        client.unload_model("holds")
+
+
+def test_a_long_execution_of_a_model_that_executes_on_the_event_loop(
+    server: Server, repository: Path
+) -> None:
+    write_python_model(repository, "spins", CONFIG, SPINS)
+    with tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120) as client:
+        client.load_model("spins")
+        processes = server.processes("spins:1")
+        for _ in range(300):  # until enough of them in a row are short, on a busy machine too
+            infer(server, "spins", 0)
+        stays_ready_during(server, "spins", 4)
+        assert server.processes("spins:1") == processes
+        assert infer(server, "spins", 0) == 0
+        wait_until(
+            lambda: "has kept the event loop of its replica busy" in server.output(), 5, "a warning"
+        )
+        client.unload_model("spins")
