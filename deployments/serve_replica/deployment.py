@@ -124,12 +124,8 @@ class ModelVersion:
         if not executes_python(config.backend, local.backend_path, config.runtime, local.model_folders):
             return Replica(local, place, self._plane, RayCluster(), serve_batched)
         seconds = seconds_allowed(config, local.max_execution_s)
-        return ProcessReplica(local, place, self._plane, self._start_again, self._restarts.loaded, seconds)
-
-    def _start_again(self) -> int:
-        """Wait until a process that has ended may be started again; return how often one has ended."""
-        self._restarts.wait()
-        return self._restarts.count
+        again, loaded = self._restarts.again, self._restarts.loaded_again
+        return ProcessReplica(local, place, self._plane, again, loaded, seconds)
 
     def _of_this(self, described: Description) -> Description:
         """Return a description of the spec that this replica was given, whose files may be elsewhere."""

@@ -5,6 +5,7 @@ loaded without a break.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,22 @@ class Restarts:
         previous = msgspec.msgpack.decode(found, type=Run) if found is not None else None
         self._run = next_run(previous, self._clock())
         self._write()
+        self._pause()
+
+    def again(self) -> int:
+        """Note that the replica's own process starts again; block as `wait` does.
+
+        Needs nothing of the cluster, whose head may be away.
+
+        Returns:
+            All unexpected ends so far.
+        """
+        self._run = next_run(self._run, self._clock())
+        self._write_soon()
+        self._pause()
+        return self.count
+
+    def _pause(self) -> None:
         if seconds := pause(self._run.crashes):
             text = (
                 f"ended unexpectedly {self._run.crashes} times in a row; it is started again in {seconds:g} s"
@@ -98,6 +115,15 @@ class Restarts:
         """Note that the model serves."""
         self._run = msgspec.structs.replace(self._run, served_from=self._clock())
         self._write()
+        self._tell_served()
+
+    def loaded_again(self) -> None:
+        """Note that the model serves after `again`."""
+        self._run = msgspec.structs.replace(self._run, served_from=self._clock())
+        self._write_soon()
+        self._tell_served()
+
+    def _tell_served(self) -> None:
         if pause(self._run.crashes):
             self._tell("")
 
@@ -107,6 +133,10 @@ class Restarts:
 
     def _write(self) -> None:
         store.write(self._key, to_msgpack(self._run))
+
+    def _write_soon(self) -> None:
+        """Write on another thread, which may wait for the cluster's head."""
+        threading.Thread(target=self._write, name="restarts", daemon=True).start()
 
     def _tell(self, reason: str) -> None:
         with ThreadPoolExecutor(1) as thread:  # `result` of a handle must not be called on Serve's own loop

@@ -96,3 +96,25 @@ def test_loads_and_places_are_counted_apart(place: Place) -> None:
     assert place.start(rank=1)[1] == 0
     again = ModelSpec("m", 1, "", b"", "m:1", "", b"", "", loaded_at=2.0)
     assert place.start(again)[1] == 0
+
+
+def test_the_process_of_a_replica_starts_again_without_the_cluster(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarts, _ = place.start()
+    restarts.loaded()
+
+    def away(*_: object) -> None:
+        raise ConnectionError("the head is away")
+
+    monkeypatch.setattr(store, "read", away)
+    monkeypatch.setattr(store, "write", away)
+    monkeypatch.setattr(Restarts, "_write_soon", lambda restarts: None)
+    waited = []
+    for expected in range(1, 5):
+        began = place.now
+        assert restarts.again() == expected
+        waited.append(place.now - began)
+        restarts.loaded_again()
+    assert waited == [0, 1, 2, 4]
+    assert place.told[-1] == "", "the manager hears that it serves again"
