@@ -239,9 +239,14 @@ def _python_file(name: str, runtime: str) -> Path | None:
     return PACKAGED.get(name) or _PYTHON_RUNTIMES.get((name, runtime))
 
 
+def is_ours(file: Path) -> bool:
+    """Whether a file is that of a Python-based backend of ours."""
+    return file in (*PACKAGED.values(), *_PYTHON_RUNTIMES.values())
+
+
 def inspection_of(file: Path) -> "Callable[[Model], None] | None":
     """Return what checks a model without running it, for a Python-based backend of ours; None for another."""
-    if file not in (*PACKAGED.values(), *_PYTHON_RUNTIMES.values()):
+    if not is_ours(file):
         return None
     folder = file.parent.relative_to(Path(__file__).parent.parent)
     found: Callable[[Model], None] = import_own(".".join((*folder.parts, "inspection"))).inspect

@@ -19,7 +19,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
 from app.core.installation import SERVER_PYTHON
-from backends import inspection_of
+from backends import inspection_of, is_ours
 from backends.base import Begun, Instance, Model, Request
 from backends.declared import with_completed
 from backends.python.api import metrics
@@ -142,8 +142,9 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
     config = json.dumps(config_to_json(model.config))
     about = (model.name, model.version_text, str(model.directory.absolute()), str(file), config)
     settings = model.backend_config if model.common_file else None
+    ours = is_ours(file)
     if instance is None:
-        return PythonInstance(*about, name=model.name, backend_config=settings)
+        return PythonInstance(*about, name=model.name, backend_config=settings, ours=ours)
     outputs = model.signature.outputs
     return PythonInstance(
         *about,
@@ -155,6 +156,7 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
         bf16=tuple(output.name for output in outputs if output.datatype == "BF16"),
         decoupled=model.config.model_transaction_policy.decoupled,
         backend_config=settings,
+        ours=ours,
     )
 
 

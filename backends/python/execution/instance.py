@@ -28,6 +28,7 @@ class PythonInstance:
         backend_config: the settings of `--backend-config` for a Python-based backend; None for Python models.
         apart: whether a worker process executes it, which sends the responses of a batch before the model
             executes another.
+        ours: whether the file is one of our modules, which finds others of them by their plain names.
     """
 
     MODULE: ClassVar[str] = "backends.python.execution.execution"
@@ -47,6 +48,7 @@ class PythonInstance:
     decoupled: bool = False
     backend_config: dict[str, str] | None = None
     apart: bool = False
+    ours: bool = False
 
     @property
     def returned(self) -> tuple[str, ...]:

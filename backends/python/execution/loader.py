@@ -91,6 +91,8 @@ def _import(model: PythonInstance, path: Path) -> _Loaded:
     if spec is None or spec.loader is None:
         raise invalid_arg(f"model file '{path.name}' of model '{model.model_name}' is not a Python file")
     module = module_from_spec(spec)
+    if model.ours:  # its imports are translated as those of this module, if they are
+        vars(module)["__builtins__"] = vars(sys.modules[__name__])["__builtins__"]
     directory = str(Path(model.directory) / model.version)
     paths = list(dict.fromkeys((str(path.parent), directory, model.directory)))
     loaded = _Loaded(module, package, paths, directory)
