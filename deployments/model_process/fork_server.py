@@ -31,9 +31,9 @@ _PRELOADED: Final = (
 class Request(NamedTuple):
     """A process to start: its directory, umask, environment, descriptors and what it is told."""
 
-    directory: str
+    directory: bytes
     umask: int
-    environment: dict[str, str]
+    environment: dict[bytes, bytes]
     name: str
     start: bytes
     descriptors: list[int]
@@ -168,7 +168,7 @@ def _become(request: Request) -> None:
     os.chdir(request.directory)
     os.umask(request.umask)
     os.environ.clear()
-    os.environ.update(request.environment)
+    os.environb.update(request.environment)
     # Else all would draw the same numbers, and have the same key; `random` seeds itself.
     importlib.import_module("numpy.random").seed()
     importlib.import_module("multiprocessing").current_process().authkey = os.urandom(32)

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from app.core.encoding import to_msgpack
 from app.core.errors import InferError, internal
 from app.core.inference import Sink
 from app.core.tasks import Tasks
@@ -106,7 +107,7 @@ class ProcessReplica:
         """
         self._activity.clear()
         start = Start(
-            msgspec.msgpack.encode(self._spec),
+            to_msgpack(self._spec),
             self._place,
             self.addresses["host_unix"],
             os.getpid(),

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from app.core.encoding import to_msgpack
 from app.core.installation import SERVER_PYTHON
 from app.ray_adapter.local.model_environment import model_environment, model_umask
 from deployments.model_process import fork_server
@@ -72,9 +73,10 @@ def start_process(name: str, start: Start, activity: int, directory: str) -> Sta
     Raises:
         OSError: it cannot be started.
     """
-    environment = model_environment(os.environ)
+    variables = model_environment(os.environ)  # any bytes, of which UTF-8 cannot encode all
+    environment = {os.fsencode(variable): os.fsencode(value) for variable, value in variables.items()}
     umask = model_umask(os.environ)
-    request = msgspec.msgpack.encode((os.getcwd(), umask, environment, name, msgspec.msgpack.encode(start)))
+    request = to_msgpack((os.getcwdb(), umask, environment, name, to_msgpack(start)))
     error: Exception | None = None
     for _ in range(_TRIES):  # a server that is about to end may have accepted the first
         try:
