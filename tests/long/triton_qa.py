@@ -146,6 +146,8 @@ class QA:
         adapt(partial / "qa", self._data)
         self._write_programs()
         write_clients(partial / "qa" / "clients")
+        collector = partial / "qa" / "L0_trace" / "otelcol"
+        write_program(collector, f'exec {sys.executable} -m tests.long.qa_collector "$@"')
         self._generate(partial / "qa" / "common")
         partial.rename(self.folder.parent)
 
