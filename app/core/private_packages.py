@@ -10,12 +10,11 @@ This module needs nothing but the standard library of Python 3.10, and is loaded
 
 import builtins
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -33,44 +32,72 @@ def use_private_names(root: str) -> None:
     package.__path__ = [root]
     sys.modules[PRIVATE] = package
     sys.meta_path.insert(0, _Finder(root))
-    if find_spec(CLIENT) is None:  # its own distribution is not installed
-        sys.modules[CLIENT] = client = ModuleType(CLIENT)
-        client.__path__ = [str(Path(root, "client", CLIENT))]
+    sys.meta_path.append(_ClientFinder(os.path.join(root, "client")))
+
+
+class _ClientFinder(MetaPathFinder):
+    """Finds the client library where its own distribution is not installed."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [self._folder]) if name == CLIENT else None
 
 
 class _Finder(MetaPathFinder):
     """Finds the server's modules by private names, and by the plain names only what is not the server's."""
 
     def __init__(self, root: str) -> None:
-        self._folders = {str(Path(root, name)) for name in NAMES}
+        self._folders = {os.path.realpath(os.path.join(root, name)) for name in NAMES}
+        self._public = [os.path.join(root, os.pardir, os.pardir)]
+        """Where `nereid` is in an installed server, which has the other packages within it."""
         self._builtins = {**vars(builtins), "__import__": _import}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name.startswith(f"{PRIVATE}."):
-            return self._own(PathFinder.find_spec(name, path))
         if name in NAMES:
             return self._of_others(name)
-        return None
-
-    def _own(self, spec: ModuleSpec | None) -> ModuleSpec | None:
+        if not name.startswith(f"{PRIVATE}."):
+            return None
+        spec = PathFinder.find_spec(name, path)
+        if spec is None and name == f"{PRIVATE}.nereid":
+            spec = PathFinder.find_spec(name, self._public)
         if spec is not None and spec.loader is not None:
             spec.loader = _Translating(spec.loader, self._builtins)
         return spec
 
-    def _of_others(self, name: str) -> ModuleSpec:
-        for entry in list(sys.path):
-            spec = PathFinder.find_spec(name, [entry])
-            # A folder without __init__.py is a package only where nothing else is one.
-            if spec is not None and spec.origin is not None and not self._is_own(spec):
+    def _of_others(self, name: str) -> ModuleSpec | None:
+        """Return what Python finds without the server."""
+        hidden = False
+        for finder in sys.meta_path:  # some installed packages, editable ones say, have a finder of their own
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, None)
+            if finder is PathFinder and self._is_own(spec):
+                hidden = True
+                spec = PathFinder.find_spec(
+                    name, [each for each in sys.path if not self._has_own(name, each)]
+                )
+            if self._is_own(spec):
+                hidden = True
+            elif spec is not None:
                 return spec
-        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+        if hidden:  # None would have the next finder asked
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+        return None
 
-    def _is_own(self, spec: ModuleSpec) -> bool:
-        found = {str(Path(folder)) for folder in spec.submodule_search_locations or ()}
-        # An installed server has the other packages within `nereid`.
-        return bool(found & self._folders) or any(Path(folder, "_server").is_dir() for folder in found)
+    def _has_own(self, name: str, entry: str) -> bool:
+        return self._is_own(PathFinder.find_spec(name, [entry]))
+
+    def _is_own(self, spec: ModuleSpec | None) -> bool:
+        locations = () if spec is None else spec.submodule_search_locations or ()
+        found = {os.path.realpath(folder) for folder in locations}
+        installed = any(os.path.isdir(os.path.join(folder, "_server")) for folder in found)
+        return installed or not found.isdisjoint(self._folders)
 
 
 class _Translating(Loader):
