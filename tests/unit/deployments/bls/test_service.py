@@ -245,7 +245,7 @@ def test_call_of_a_batch_holds_what_any_of_its_requests_holds() -> None:
 def test_models_are_loaded_and_unloaded(bench: Bench) -> None:
     pb_utils.load_model("m", "{}", {"file:1/model.py": b""})
     pb_utils.unload_model("m", True)
-    calls = [("load", "m", "{}", {"file:1/model.py": b""}), ("unload", "m", True)]
+    calls = [("load", "m", "{}", {"1/model.py": b""}), ("unload", "m", True)]
     assert bench.loading.asked == [(*call, "caller") for call in calls]
     with pytest.raises(pb_utils.TritonModelException, match="no"):
         pb_utils.load_model("bad")

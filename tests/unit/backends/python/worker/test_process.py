@@ -174,7 +174,7 @@ def test_calls_of_other_models(served: Served, monkeypatch: pytest.MonkeyPatch) 
     assert told(ask(served, "calls_many")) == [[[0, 2, 4]], [[0, 2, 4]], []]
     assert told(ask(served, "calls_nobody")) == ["nobody is not ready", 4]
     assert told(ask(served, "manages")) == ["failed to unload 'bad'", True, False]
-    assert rest.asked[-1] == ("new", "{}", {"file:1/x": b"ab"})
+    assert rest.asked[-1] == ("new", "{}", {"1/x": b"ab"})
 
 
 def test_an_answer_does_not_live_until_the_next_one(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
