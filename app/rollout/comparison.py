@@ -1,4 +1,4 @@
-"""Compares the outputs of two versions with each other and with the configuration. Pure.
+"""Compares the outputs of two versions with each other. Pure.
 
 A comparison blocks for as long as the tensors are large.
 """
@@ -8,35 +8,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from app.core.config.model_config import WILDCARD, TensorSpec
-from app.core.errors import ErrorCode, Failure
-from app.core.tensors import InferResponse, Tensor
-from app.routing.table import VersionEntry
+from app.core.tensors import Tensor
 
 MAX_DIFFERENCE: Final = 1e30
 """The difference of what cannot be compared: other shapes, missing outputs, a number and none."""
 _SMALLEST: Final = 1e-6
 _FLOATS: Final = ("FP16", "FP32", "FP64", "BF16")
-
-
-def failure_of(entry: VersionEntry, response: InferResponse) -> Failure | None:
-    """Return why a response is a failure of its version: also outputs other than the configuration says.
-
-    Elsewhere, as in tritonserver, nobody looks at that: clients of a version that serves alone get them.
-    """
-    if response.failure is not None:
-        return response.failure
-    for tensor in response.outputs:
-        spec = entry.outputs.get(tensor.name)
-        if spec is None or tensor.datatype != spec.datatype or not _fits(tensor, spec):
-            text = f"output '{tensor.name}' is not in its configuration as {tensor.datatype} {tensor.shape}"
-            return Failure(ErrorCode.INTERNAL, f"model '{entry.model}' version {entry.version}: {text}")
-    return None
-
-
-def _fits(tensor: Tensor, spec: TensorSpec) -> bool:
-    dims = zip(tensor.shape, spec.shape, strict=False)
-    return len(tensor.shape) == len(spec.shape) and all(dim in (WILDCARD, size) for size, dim in dims)
 
 
 class Comparison(NamedTuple):

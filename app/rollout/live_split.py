@@ -10,8 +10,8 @@ from app.core.inference import Call, Sink
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.split import Split
 from app.core.tensors import InferRequest, InferResponse
-from app.rollout.comparison import failure_of
-from app.rollout.mirror import Mirror
+from app.rollout.answer import Answer
+from app.rollout.mirror import Expected, Mirror
 from app.rollout.rescue import RescueBudget, RescuedCall
 from app.rollout.tally import StepTally, record
 from app.routing.canary import Diffusion, draws_candidate
@@ -71,9 +71,9 @@ class LiveSplit:
         if candidate is not None and self.split.stable_on_error and not candidate.decoupled:
             return RescuedCall.start(self, candidate, request, sink)
         if candidate is None and self._mirrors(request):
-            sink = partial(self._on_mirrored, request, sink)
+            sink = partial(self._on_mirrored, request, Answer(request), sink)
         send = partial(self._router.submit, candidate or self.stable, request)
-        return self._counted(candidate is not None, send, sink)
+        return self._counted(candidate is not None, request, send, sink)
 
     def look(self) -> None:
         """Notice a candidate that has no replica here, or has one again; called once a second."""
@@ -141,36 +141,44 @@ class LiveSplit:
             return False
         return self._mirrored.draws(self.split.mirror) and self._usable
 
-    def _on_mirrored(self, request: InferRequest, sink: Sink, response: InferResponse) -> None:
+    def _on_mirrored(
+        self, request: InferRequest, answer: Answer, sink: Sink, response: InferResponse
+    ) -> None:
         """Receive a response for `sink`, then mirror the request if it was answered."""
+        answer.add(self.stable, response)
         sink(response)
         answered = response.final and response.failure is None
         if answered and self._mirror is not None and self._candidate is not None:
-            limit = self.split.max_difference
-            self._mirror.repeat(request, response, self._candidate, self.send, self._tally, limit)
+            limit, expected = self.split.max_difference, Expected.of(answer, response)
+            self._mirror.repeat(request, expected, self._candidate, self.send, self._tally, limit)
 
     def _submit_sequence(self, draws: bool, request: InferRequest, sink: Sink) -> Call:
         """Ask the drawn version's replicas for the sequence first, then the other's."""
         # It may have started at another weight, or while the candidate had no replica.
         both = [entry for entry in (self.stable, self._candidate) if entry is not None]
         send = partial(self._router.submit_sequence, both[::-1] if draws else both, request)
-        return send(sink) if request.mirrored else self._counted(draws, send, sink)
+        return send(sink) if request.mirrored else self._counted(draws, request, send, sink)
 
-    def _counted(self, is_candidate: bool, send: Callable[[Sink], Call], sink: Sink) -> Call:
+    def _counted(
+        self, is_candidate: bool, request: InferRequest, send: Callable[[Sink], Call], sink: Sink
+    ) -> Call:
         begun = monotonic()
         try:
-            return send(partial(self._on_response, is_candidate, begun, sink))
+            return send(partial(self._on_response, is_candidate, begun, Answer(request), sink))
         except InferError as error:
             self._record(is_candidate, error.failure, begun)
             raise
 
-    def _on_response(self, is_candidate: bool, begun: float, sink: Sink, response: InferResponse) -> None:
+    def _on_response(
+        self, is_candidate: bool, begun: float, answer: Answer, sink: Sink, response: InferResponse
+    ) -> None:
         """Receive a response for `sink`, of the version that was asked or the one that it names."""
+        if response.model_version:
+            is_candidate = response.model_version == str(self.split.candidate)
+        entry = self._candidate if is_candidate else self.stable
+        failure = answer.add(entry or self.stable, response)
         if response.final:
-            if response.model_version:
-                is_candidate = response.model_version == str(self.split.candidate)
-            entry = self._candidate if is_candidate else self.stable
-            self._record(is_candidate, failure_of(entry or self.stable, response), begun)
+            self._record(is_candidate, failure, begun)
         sink(response)
 
     def _record(self, is_candidate: bool, failure: Failure | None, begun: float) -> None:

@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from app.core.errors import InferError
 from app.core.inference import Call, Sink
-from app.core.tensors import InferRequest, InferResponse
-from app.rollout.comparison import Comparison, failure_of
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.rollout.answer import Answer
+from app.rollout.comparison import Comparison
 from app.rollout.tally import StepTally
 from app.routing.table import VersionEntry
 
@@ -21,6 +22,18 @@ MAX_BYTES: Final = 256 << 20
 _TIME_S: Final = 30.0
 _HEAVY: Final = 64 << 10
 """Bytes of outputs from which they are compared in a thread."""
+
+
+class Expected(NamedTuple):
+    """What the stable version has answered, and whether as its own configuration says."""
+
+    outputs: tuple[Tensor, ...]
+    as_configured: bool
+
+    @classmethod
+    def of(cls, answer: Answer, final: InferResponse) -> "Expected":
+        """Return what is expected after the final response."""
+        return cls(answer.outputs(final), answer.failure is None)
 
 
 class Mirror:
@@ -37,7 +50,7 @@ class Mirror:
     def repeat(
         self,
         request: InferRequest,
-        answer: InferResponse,
+        expected: Expected,
         candidate: VersionEntry,
         send: Callable[[VersionEntry, InferRequest, Sink], Call],
         tally: StepTally,
@@ -47,21 +60,24 @@ class Mirror:
 
         Args:
             request: the request, whose tensors nobody changes any more.
-            answer: the stable version's response to it.
+            expected: what the stable version has answered.
             candidate: the version to send it to.
             send: sends it.
             tally: of the step that the rollout is in.
             limit: the difference from which outputs are counted as differing.
         """
-        nbytes = sum(len(tensor.data) for tensor in (*request.inputs, *answer.outputs))
+        nbytes = sum(len(tensor.data) for tensor in (*request.inputs, *expected.outputs))
         if self._under_way >= MAX_UNDER_WAY or self._bytes + nbytes > MAX_BYTES:
             tally.outcomes.mirror.skipped += 1
             return
         self._under_way += 1
         self._bytes += nbytes
-        mirrored = _Mirrored(candidate, answer, tally, limit, partial(self._ended, nbytes))
+        repeated = _mirrored(request, candidate)
+        mirrored = _Mirrored(
+            candidate, expected, Answer(repeated), tally, limit, partial(self._ended, nbytes)
+        )
         try:
-            send(candidate, _mirrored(request, candidate), mirrored.on_response)
+            send(candidate, repeated, mirrored.on_response)
         except InferError as error:
             mirrored.fail(error.message)
 
@@ -90,12 +106,14 @@ class _Mirrored:
     def __init__(
         self,
         candidate: VersionEntry,
-        answer: InferResponse,
+        expected: Expected,
+        answer: Answer,
         tally: StepTally,
         limit: float,
         ended: Callable[[], None],
     ) -> None:
         self._candidate = candidate
+        self._expected = expected
         self._answer = answer
         self._tally = tally
         self._limit = limit
@@ -103,13 +121,16 @@ class _Mirrored:
 
     def on_response(self, response: InferResponse) -> None:
         """Receive the candidate's response."""
+        failure = self._answer.add(self._candidate, response)
         if not response.final:
             return
-        if (failure := failure_of(self._candidate, response)) is not None:
+        # What the stable version answers too is no failure of the candidate.
+        failure = failure if self._expected.as_configured else response.failure
+        if failure is not None:
             self.fail(failure.message)
             return
-        compare = partial(Comparison.of, self._answer.outputs, response.outputs)
-        if sum(len(tensor.data) for tensor in self._answer.outputs) > _HEAVY:
+        compare = partial(Comparison.of, self._expected.outputs, self._answer.outputs(response))
+        if sum(len(tensor.data) for tensor in self._expected.outputs) > _HEAVY:
             asyncio.get_running_loop().run_in_executor(None, compare).add_done_callback(self._on_compared)
             return
         try:

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from app.core.errors import Failure, InferError
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse
-from app.rollout.comparison import failure_of
+from app.rollout.answer import Answer
 from app.rollout.tally import is_servers
 from app.routing.table import VersionEntry
 from app.transport.channel.client import no_sink
@@ -80,6 +80,8 @@ class RescuedCall:
         self._request = request
         self._sink = sink
         self._begun = monotonic()
+        self._answers = Answer(request), Answer(request)
+        """The candidate's and the stable version's."""
         self._asked: Call | None = None
         self._repeated: Call | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -116,35 +118,34 @@ class RescuedCall:
             self._timer = asyncio.get_running_loop().call_later(half, self._repeat)
 
     def _on_answer(self, response: InferResponse) -> None:
-        """Receive the candidate's response."""
-        if not response.final:  # more than the model's configuration allows: the front refuses that
-            self._may_repeat = False
-            self._sink(response)
+        """Receive the candidate's response; one before the final one is the client's with that."""
+        answer, _ = self._answers
+        failure = answer.add(self._candidate, response)
+        if not response.final:
             return
         self._asked = None
-        failure = failure_of(self._candidate, response)
         self._versions.record_candidate(failure, monotonic() - self._begun)
         failed = failure is not None and is_servers(failure)
         if self._sink is no_sink:  # answered by the stable version
             if failed:
                 self._versions.record_repeated(answered=True)
         elif not failed or not (self._repeated is not None or self._repeat()):
-            self._finish(response)
+            self._finish(answer, response)
 
     def _on_repeated(self, response: InferResponse) -> None:
         """Receive the stable version's response."""
         if self._sink is no_sink:
             return
+        _, answer = self._answers
+        failure = answer.add(self._versions.stable, response)
         if not response.final:
-            self._sink(response)
             return
         self._repeated = None
-        failure = failure_of(self._versions.stable, response)
         if self._asked is not None and failure is not None:  # the candidate may still answer
             return
         if self._asked is None and (failure is None or is_servers(failure)):
             self._versions.record_repeated(answered=failure is None)
-        self._finish(response)
+        self._finish(answer, response)
 
     def _repeat(self) -> bool:
         """Send the request to the stable version, if there is time; return whether it was sent."""
@@ -158,10 +159,11 @@ class RescuedCall:
             return False
         return True
 
-    def _finish(self, response: InferResponse) -> None:
+    def _finish(self, answer: Answer, response: InferResponse) -> None:
         sink, self._sink = self._sink, no_sink
         if self._timer is not None:
             self._timer.cancel()
         if self._repeated is not None:  # not needed any more
             self._repeated.cancel()
-        sink(response)
+        for each in (*answer.held, response):
+            sink(each)

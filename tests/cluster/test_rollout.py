@@ -37,6 +37,14 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each)]) for each in values]
 """
 
+BAD = [
+    "raise ValueError('no')",
+    "return [pb_utils.InferenceResponse([]) for r in requests]",
+    """values = [pb_utils.get_input_tensor_by_name(r, "INPUT0").as_numpy() for r in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", each)]) for each in values]""",
+]
+"""Statements of candidates that fail every request: by an error, without an output, by another name."""
+
 
 def add_version(repository: Path, version: int, load: str = "pass", execute: str = "pass") -> None:
     """Add a version to the model `rolled`, whose load and requests run these statements."""
@@ -83,16 +91,19 @@ def test_a_good_version_is_promoted_and_bad_ones_are_rolled_back(server: Server,
         found = ended(server, "done")
         assert answering(load) == {"2"} and found["total"]["candidate"]["ok"] >= 30
 
-        add_version(repository, 3, execute="raise ValueError('no')")
-        client.load_model("rolled")
-        found = ended(server, "failed")
-        assert found["total"]["candidate"]["failed"] > 0 and found["reason"], found
+        for version, execute in enumerate(BAD, 3):
+            add_version(repository, version, execute=execute)
+            client.load_model("rolled")
+            found = ended(server, "failed")
+            assert found["candidate"] == version and found["total"]["candidate"]["failed"] > 0, found
+            assert found["total"]["candidate"].get("ok", 0) == 0, found
 
-        add_version(repository, 4, load="raise ValueError('no weights')")
+        add_version(repository, 3 + len(BAD), load="raise ValueError('no weights')")
         with pytest.raises(InferenceServerException, match="no weights"):
             client.load_model("rolled")
         assert "no weights" in ended(server, "failed")["reason"]
         assert answering(load) == {"2"}
     assert load.failures == []
+    assert all(b'"OUTPUT0"' in answer.body for answer in load.answers)
     assert server.model_ready("rolled") and server.ready()
     client.unload_model("rolled")

@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -26,6 +27,7 @@ class Asked:
 
     def __init__(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> None:
         self.version = entry.version
+        self.promised = tuple(Tensor.from_array(name, np.ones(2, np.float32)) for name in entry.outputs)
         self.request = request
         self.sink = sink
         self.cancelled = False
@@ -34,10 +36,14 @@ class Asked:
         self.cancelled = True
 
     def answer(self, failure: Failure | None = None, *outputs: Tensor) -> None:
+        """Fail or answer, without `outputs` with those that the configuration promises."""
         if failure is None:
-            self.sink(InferResponse("m", str(self.version), outputs, self.request.id))
+            self.respond(*(outputs or self.promised))
         else:
             self.sink(failed(failure))
+
+    def respond(self, *outputs: Tensor, final: bool = True) -> None:
+        self.sink(InferResponse("m", str(self.version), outputs, self.request.id, final=final))
 
 
 class FakeRouter:

@@ -4,13 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, Failure
-from app.core.tensors import InferResponse, Tensor
-from app.rollout.comparison import MAX_DIFFERENCE, Comparison, failure_of
-from app.routing.table import ModelState, VersionEntry
+from app.core.tensors import Tensor
+from app.rollout.comparison import MAX_DIFFERENCE, Comparison
 
 NAN, INF = np.nan, np.inf
 
@@ -71,35 +67,3 @@ def test_the_worst_of_several_outputs_counts() -> None:
     a = tuple(Tensor.from_array(name, np.array([1, 4], np.float32)) for name in "xy")
     b = (Tensor.from_array("y", np.array([1, 5], np.float32)), a[0])
     assert Comparison.of(a, b) == (0.25, True)
-
-
-CONFIG = 'max_batch_size: 8 output { name: "y" data_type: TYPE_FP32 dims: [ -1, 2 ] }'
-ENTRY = VersionEntry(
-    "m", 2, ModelState.READY, config=text_format.Parse(CONFIG, mc.ModelConfig()).SerializeToString()
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "shape", "fits"),
-    [
-        ("y", np.float32, (1, 5, 2), True),
-        ("y", np.float32, (1, 5, 3), False),
-        ("y", np.float32, (5, 2), False),
-        ("y", np.float64, (1, 5, 2), False),
-        ("z", np.float32, (1, 5, 2), False),
-    ],
-)
-def test_outputs_other_than_the_configuration_says_are_a_failure(
-    name: str, dtype: Any, shape: tuple[int, ...], fits: bool
-) -> None:
-    response = InferResponse("m", "2", (Tensor.from_array(name, np.zeros(shape, dtype)),))
-    failure = failure_of(ENTRY, response)
-    assert (failure is None) == fits
-    if failure is not None:
-        assert failure.code is ErrorCode.INTERNAL
-        assert failure.message.startswith(f"model 'm' version 2: output '{name}' is not in its configuration")
-
-
-def test_a_failure_of_its_own_is_not_replaced() -> None:
-    broken = Failure(ErrorCode.INTERNAL, "broken")
-    assert failure_of(ENTRY, InferResponse(failure=broken)) is broken

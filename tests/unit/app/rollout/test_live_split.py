@@ -8,7 +8,7 @@ from app.core.rollout.split import WHOLE
 from app.core.tensors import InferRequest, RolloutHint
 from app.rollout.tally import bucket
 from app.routing.table import ModelState, VersionEntry
-from tests.unit.app.rollout.conftest import BROKEN, LOST, REFUSED, Rollout, counts
+from tests.unit.app.rollout.conftest import BROKEN, CONFIG, LOST, REFUSED, Rollout, counts
 
 
 def test_requests_are_split_and_counted_by_version(rollout: Rollout) -> None:
@@ -140,6 +140,18 @@ def test_a_candidate_of_another_kind_gets_nothing(rollout: Rollout, candidate: s
     rollout.publish(weight=WHOLE)
     assert rollout.versions(2) == [1, 1]
     assert "only one of the two versions" in rollout.outcomes().unavailable
+
+
+def test_a_stream_that_ends_before_its_outputs_is_a_failure_of_its_version(rollout: Rollout) -> None:
+    rollout.configs = [f"{CONFIG} model_transaction_policy {{ decoupled: true }}"] * 2
+    rollout.publish(weight=WHOLE)
+    for good in (True, False):
+        rollout.send()
+        rollout.last().respond(*(rollout.last().promised if good else ()), final=False)
+        rollout.last().respond()
+    found = rollout.outcomes().outcomes.candidate
+    assert (found.ok, found.failed) == (1, 1)
+    assert list(found.reasons) == ["model 'm' version 2: it answered without output 'y'"]
 
 
 def test_header_rules_reach_the_candidate_at_weight_zero(rollout: Rollout) -> None:

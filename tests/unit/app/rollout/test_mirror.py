@@ -95,6 +95,28 @@ async def test_outputs_that_do_not_fit_their_shape_are_failures(rollout: Rollout
     await until(lambda: rollout.traffic._tallies["r", 0].outcomes.mirror.failed == 2)
 
 
+def test_what_the_stable_version_leaves_out_too_is_no_failure(rollout: Rollout) -> None:
+    rollout.send()
+    answer(rollout.last())
+    answer(rollout.last())
+    assert outcomes(rollout) == MirrorOutcomes(compared=1)
+
+
+def test_an_output_that_is_missing_is_a_failure(rollout: Rollout) -> None:
+    rollout.send()
+    answer(rollout.last(), output(1, 1))
+    answer(rollout.last())
+    assert outcomes(rollout) == MirrorOutcomes(failed=1)
+
+
+def test_a_response_before_an_empty_final_one_is_compared(rollout: Rollout) -> None:
+    rollout.send()
+    for value in (1, 2):
+        rollout.last().respond(output(value), final=False)
+        answer(rollout.last())
+    assert outcomes(rollout) == MirrorOutcomes(compared=1, differing=1, max_difference=1.0)
+
+
 @pytest.mark.parametrize(
     "odd",
     [

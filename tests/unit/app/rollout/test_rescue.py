@@ -11,7 +11,7 @@ import pytest
 
 from app.core.errors import Failure, InferError
 from app.core.rollout.split import WHOLE
-from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.rollout import live_split, rescue
 from app.rollout.tally import bucket
 from tests.unit.app.rollout.conftest import BROKEN, LOST, REFUSED, Rollout, counts
@@ -61,6 +61,40 @@ def test_an_answer_of_another_shape_is_a_failure(rollout: Rollout) -> None:
     assert not rollout.received
     rollout.last().answer(None, Tensor.from_array("y", np.zeros(2, np.float32)))
     assert [each.model_version for each in rollout.received] == ["1"]
+    assert counts(rollout.outcomes().outcomes.candidate) == (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["", "z"])
+def test_an_output_that_is_missing_or_misnamed_is_a_failure(rollout: Rollout, name: str) -> None:
+    rollout.send(id="x", outputs=(RequestedOutput("y"),))
+    rollout.last().respond(*([Tensor.from_array(name, np.zeros(2, np.float32))] if name else []))
+    assert not rollout.received
+    rollout.last().answer()
+    assert [(each.model_version, len(each.outputs)) for each in rollout.received] == [("1", 1)]
+    found = rollout.outcomes().outcomes.candidate
+    assert counts(found) == (0, 1, 0, 1) and "output" in next(iter(found.reasons))
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_response_before_an_empty_final_one_is_the_answer(rollout: Rollout, repeated: bool) -> None:
+    rollout.send()
+    if repeated:
+        rollout.last().answer(BROKEN)
+    answering = rollout.last()
+    answering.respond(*answering.promised, final=False)
+    assert not rollout.received, "what comes next may be a failure"
+    answering.respond()
+    assert [(each.final, len(each.outputs)) for each in rollout.received] == [(False, 1), (True, 0)]
+    assert counts(rollout.outcomes().outcomes.candidate) == ((0, 1, 0, 1) if repeated else (1, 0, 0, 0))
+
+
+def test_two_responses_of_a_candidate_that_may_have_one_are_a_failure(rollout: Rollout) -> None:
+    rollout.send()
+    candidate = rollout.last()
+    candidate.respond(*candidate.promised, final=False)
+    candidate.answer()
+    rollout.last().answer()
+    assert [(each.model_version, each.final) for each in rollout.received] == [("1", True)]
     assert counts(rollout.outcomes().outcomes.candidate) == (0, 1, 0, 1)
 
 
