@@ -298,8 +298,7 @@ class AsyncModel:
         async def attempt(left: float) -> Response:
             return await self._hedger.run(once, left)
 
-        hedged = self._options.hedge and self._pool is None  # two answers must not share a slot
-        return await self._repeated(attempt if hedged else once)
+        return await self._repeated(attempt if self._options.hedge else once)
 
     async def _through(
         self, pool: AsyncPool, lease: Lease, request: Request, signature: Signature
@@ -310,16 +309,25 @@ class AsyncModel:
         except (DeadlineExceeded, asyncio.CancelledError):
             lease.abandon()
             raise
+        except ServerError:
+            lease.end()
+            raise
         return response, {**response.arrays, **placed_arrays(lease, placed, response)}
 
     async def _sent_through(self, pool: AsyncPool, placed: Request) -> Response:
-        try:
-            return await self._sent(placed)
-        except ServerError as error:
-            if pool.region not in error.message:
-                raise
-        await pool.open()  # the server has restarted since
-        return await self._sent(placed)
+        encoded = self._transport.encoded(on_host(placed))
+
+        async def attempt(left: float) -> Response:  # never hedged: two answers must not share a slot
+            end, seen = monotonic() + left, pool.registrations
+            try:
+                return await self._transport.infer(encoded, left)
+            except ServerError as error:
+                if pool.region not in error.message:
+                    raise
+            await pool.register_again(seen, end - monotonic())  # the server was started anew since
+            return await self._transport.infer(encoded, end - monotonic())
+
+        return await self._repeated(attempt)
 
 
 class AsyncSequence:

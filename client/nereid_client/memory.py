@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from secrets import token_hex
@@ -15,6 +17,7 @@ from nereid_client.transport import Transport
 
 _DIRECTORY: Final = Path("/dev/shm")
 """Where Linux keeps POSIX shared memory."""
+_PREFIX: Final = "nereid-pool-"
 
 
 class Memory(Protocol):
@@ -48,8 +51,8 @@ class Memory(Protocol):
 
 
 def region_name() -> str:
-    """Return a name that no other region has."""
-    return f"nereid-{token_hex(8)}"
+    """Return a name that no other region has, and that tells the process."""
+    return f"{_PREFIX}{os.getpid()}-{token_hex(8)}"
 
 
 class HostMemory:
@@ -81,17 +84,39 @@ class HostMemory:
 
 
 def _create(name: str, size: int) -> mmap.mmap:
-    path = _DIRECTORY / name
-    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    _remove_orphans()
+    file = _locked(name)
     try:
         resource_tracker.register(f"/{name}", "shared_memory")
         os.posix_fallocate(file, 0, size)  # fails here, not with a signal when it is written to
-        return mmap.mmap(file, size)
+        return mmap.mmap(file, size)  # which has a descriptor of its own, and with it the lock
     except BaseException:
         _unlink(name)
         raise
     finally:
         os.close(file)
+
+
+def _locked(name: str) -> int:
+    """Return a new file with a lock that ends with its process, whose number may be anything elsewhere."""
+    file = os.open(_DIRECTORY / name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(file, fcntl.LOCK_SH)
+    if os.fstat(file).st_nlink:
+        return file
+    os.close(file)  # another process saw it before it was locked
+    return _locked(name)
+
+
+def _remove_orphans() -> None:
+    """Remove regions whose process, and its resource tracker, were killed."""
+    for path in _DIRECTORY.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another user's, one in use, or gone by now
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(file)
 
 
 def _unlink(name: str) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from nereid_client.datatypes import byte_size
-from nereid_client.errors import ServerError
+from nereid_client.errors import DeadlineExceeded, ServerError, Unavailable
 from nereid_client.memory import HostMemory, Memory
 from nereid_client.messages import Input, Output, Request, Response, Slice
 from nereid_client.signature import Signature
@@ -66,6 +66,10 @@ class Lease:
         """Never use the slot again: a server that was not waited for may still write to it."""
         self._end.detach()
 
+    def end(self) -> None:
+        """Make the slot free: no array is in it, and what failed keeps the lease until it is collected."""
+        self._end()
+
     def take(self, size: int) -> int | None:
         """Return where `size` bytes of the slot begin; None if they are not left."""
         position = -(-self._used // _ALIGNMENT) * _ALIGNMENT
@@ -89,6 +93,7 @@ class AsyncPool:
     Attributes:
         memory: of the region.
         missed: calls that found no slot free, and went in the body; give the pool more slots.
+        registrations: how often a server was made to know the region.
         slot_bytes: of a slot; what does not fit goes in the body.
     """
 
@@ -98,7 +103,9 @@ class AsyncPool:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._free = list(range(slots))
-        self.missed = 0
+        self.missed = self.registrations = 0
+        self._registering: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def region(self) -> str:
@@ -108,7 +115,7 @@ class AsyncPool:
     async def open(self) -> None:
         """Make the server know the region; if that fails, release it."""
         try:
-            await self.memory.register(self._transport, _TIMEOUT)
+            await self._register()
         except BaseException:
             with suppress(ServerError):
                 await self.close()
@@ -116,10 +123,47 @@ class AsyncPool:
 
     async def close(self) -> None:
         """Make the server forget the region, and release it; arrays that are left keep their memory."""
+        self._closed = True
         try:
-            await self.memory.unregister(self._transport, _TIMEOUT)
+            if self._registering is not None:  # or the server would learn of a region that is gone
+                await asyncio.wait([self._registering])
+            with suppress(Unavailable):  # nor does a server know it that does not run
+                await self.memory.unregister(self._transport, _TIMEOUT)
         finally:
             self.memory.close()
+
+    async def register_again(self, seen: int, timeout: float) -> None:
+        """Make a server that was started anew know the region: once, for all calls that find it unknown.
+
+        Args:
+            seen: `registrations` when the call was sent; if there was one since, nothing is left to do.
+            timeout: seconds that the call waits.
+
+        Raises:
+            ServerError: the server refuses, or was not reached; the region stays as it is.
+        """
+        if self._closed or seen != self.registrations:
+            return
+        if (task := self._registering) is None:
+            task = self._registering = asyncio.ensure_future(self._register())
+            task.add_done_callback(self._end_registration)
+        if not (await asyncio.wait([task], timeout=timeout))[0]:
+            raise DeadlineExceeded("DEADLINE_EXCEEDED", "there was no answer in time")
+        task.result()
+
+    def _end_registration(self, task: asyncio.Task[None]) -> None:
+        self._registering = None  # its exception would keep the slots of the calls that it was raised in
+        if not task.cancelled():
+            task.exception()  # or asyncio complains where no call waits for it any more
+
+    async def _register(self) -> None:
+        try:
+            await self.memory.register(self._transport, _TIMEOUT)
+        except ServerError as error:
+            # No other region has its name: this one was registered by a call whose answer did not arrive.
+            if error.code != "ALREADY_EXISTS" and "already in manager" not in error.message:
+                raise
+        self.registrations += 1
 
     def lease(self) -> Lease | None:
         """Return a free slot; None if there is none.
