@@ -2,22 +2,27 @@
 
 64 threads, of which 16 have sequences: calls without a state must all succeed, and an answered step of a
 sequence must have happened once. A request of 500 MB that is cut off and sent again must not take 1.3 times
-its size in memory.
+its size in memory. 32 threads share a pool of slots in shared memory with a server that is started anew many
+times: all calls must succeed, and the pool's region must be gone afterwards.
 """
 
 import argparse
+import itertools
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -26,12 +31,14 @@ import psutil
 import nereid_client
 from tests.long.client_threads import ClientThreads
 from tests.long.server import say, started
-from tests.server import Server
+from tests.server import ROOT, EngineServer, Server
 
 _THREADS: Final = 64
 _SEQUENCES: Final = 16
 _STEPS: Final = 20
 _LARGE: Final = 500_000_000
+_POOL_THREADS: Final = 32
+_SHARED_MEMORY: Final = Path("/dev/shm")
 
 
 class Clients:
@@ -43,17 +50,22 @@ class Clients:
         self._url = url
 
     def call(self, number: int) -> None:
-        """Call a model without a state; retries have to hide every failure."""
+        """Call a model without a state."""
         with nereid_client.connect(self._url, timeout=100) as server:
-            model = server.model("add_one")
-            while not self.stop.is_set():
-                values = np.arange(number, number + 8, dtype=np.float32)
-                try:
-                    right = np.array_equal(model(INPUT0=values)["OUTPUT0"], values + 1)
-                except nereid_client.ServerError as error:
-                    self.seen[f"FAILED: {error}"] += 1
-                else:
-                    self.seen["right" if right else "WRONG"] += 1
+            self.call_model(server.model("add_one"), number)
+
+    def call_model(self, model: nereid_client.Model, number: int) -> None:
+        """Call it with other values each time; retries have to hide every failure."""
+        for first in itertools.count(number, _THREADS):
+            if self.stop.is_set():
+                return
+            values = np.arange(first, first + 8, dtype=np.float32)
+            try:
+                right = np.array_equal(model(INPUT0=values)["OUTPUT0"], values + 1)
+            except nereid_client.ServerError as error:
+                self.seen[f"FAILED: {error}"] += 1
+            else:
+                self.seen["right" if right else "WRONG"] += 1
 
     def sequence(self, _: int) -> None:
         """Have sequences whose sums tell each step: step n adds 2**n. They may fail, not be wrong."""
@@ -103,6 +115,63 @@ def under_load(url: str, kill: Callable[[], None]) -> Counter[str]:
     return clients.seen
 
 
+def restart_server(server: Server) -> None:
+    """Stop the server as a service manager does, and start it again."""
+    server.stop()
+    server.start()
+
+
+def through_a_pool(url: str, restarts: Sequence[Callable[[], None]]) -> Counter[str]:
+    """Return what clients saw that share a pool with a server that is started anew so many times."""
+    clients = Clients(url)
+    with nereid_client.connect(url, timeout=100) as server, server.pool(2 * _POOL_THREADS, 256) as pool:
+        model = server.model("add_one").via(pool)
+        calls = [partial(clients.call_model, model, number) for number in range(_POOL_THREADS)]
+        with ClientThreads(calls, 120) as threads:
+            for restart in restarts:
+                restart()
+                time.sleep(2)
+            clients.stop.set()
+        clients.seen["registrations"] = pool.registrations
+        clients.seen["in the body"] = pool.missed
+    if threads.hanging:
+        clients.seen["HANGING"] = threads.hanging
+    if pool.registrations != 1 + len(restarts):
+        clients.seen["WRONG NUMBER of registrations"] = pool.registrations
+    for left in _SHARED_MEMORY.glob(f"nereid-pool-{os.getpid()}-*"):
+        clients.seen[f"FAILED to unlink {left}"] += 1
+    return clients.seen
+
+
+def pools(server: Server, times: int) -> bool:
+    """Return whether a pool is a pool after so many restarts: half of them orderly, half by SIGKILL."""
+    kinds = partial(restart_server, server), partial(kill_server, server)
+    right = True
+    for protocol, port in (("http", server.http_port), ("grpc", server.grpc_port)):
+        seen = through_a_pool(f"{protocol}://127.0.0.1:{port}", [kinds[n % 2] for n in range(times)])
+        right &= tell(f"{protocol}, a pool over {times} restarts", seen)
+    return right
+
+
+def pools_of_one_process(times: int) -> bool:
+    """Do `pools` with `nereid dev`, which starts in a second."""
+    with tempfile.TemporaryDirectory() as directory:
+        shutil.copytree(ROOT / "tests/long/models/add_one", Path(directory, "models/add_one"))
+        arguments = [f"--model-repository={directory}/models", "--allow-client-shm=true"]
+        server = EngineServer(arguments, Path(directory, "log")).start()
+        try:
+            return pools(server, times)
+        finally:
+            server.stop()
+
+
+def tell(what: str, seen: Counter[str]) -> bool:
+    """Print what clients saw; return whether it is what they may see."""
+    counts = ", ".join(f"{n} {name}" for name, n in seen.items())
+    say(f"{what}: {counts}")
+    return not any(name.startswith(("FAILED", "WRONG", "HANGING")) for name in seen)
+
+
 class CutOnce(threading.Thread):
     """Stands between a client and a server; ends the first connection after half of a large request."""
 
@@ -150,28 +219,44 @@ def large(protocol: str, port: int) -> float:
     return 1 + grown * 1024 / values.nbytes
 
 
+def kills(server: Server) -> bool:
+    """Return whether clients saw what they may when processes of a server are killed."""
+    right = True
+    for protocol, port in (("http", server.http_port), ("grpc", server.grpc_port)):
+        kinds = {
+            "replica": partial(kill_replica, server, "add_one"),
+            "replica of sequences": partial(kill_replica, server, "running_total"),
+            "server": partial(kill_server, server),
+        }
+        for what, kill in kinds.items():
+            right &= tell(
+                f"{protocol}, kill -9 of the {what}", under_load(f"{protocol}://127.0.0.1:{port}", kill)
+            )
+    return right
+
+
 def main() -> None:
     """Run all, print a line for each, and fail where clients saw what they must not."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="example: python -m tests.long.client_kills")
-    parser.parse_args()
-    failed = False
-    with started(ingress_replicas=1) as (server, _):
-        for protocol, port in (("http", server.http_port), ("grpc", server.grpc_port)):
-            kills = {
-                "replica": partial(kill_replica, server, "add_one"),
-                "replica of sequences": partial(kill_replica, server, "running_total"),
-                "server": partial(kill_server, server),
-            }
-            for what, kill in kills.items():
-                seen = under_load(f"{protocol}://127.0.0.1:{port}", kill)
-                failed |= any(name.startswith(("FAILED", "WRONG", "HANGING")) for name in seen)
-                counts = ", ".join(f"{n} {name}" for name, n in seen.items())
-                say(f"{protocol}, kill -9 of the {what}: {counts}")
-        urllib.request.urlopen(f"http://{server.http_url}/v2/repository/models/sum/load", b"").close()
-        copies = large("http", server.http_port)
-        failed |= copies >= 1.3
-        say(f"http, 500 MB sent twice: {copies:.2f} times its size in memory, with the caller's own array")
-    sys.exit(failed)
+    parser.add_argument(
+        "--restarts", type=int, default=20, help="of `nereid dev` under a pool, each protocol"
+    )
+    parser.add_argument(
+        "--cluster-restarts", type=int, default=2, help="the same with Ray; with 0 only those"
+    )
+    given = parser.parse_args()
+    right = pools_of_one_process(given.restarts)
+    if given.cluster_restarts:
+        with started(ingress_replicas=1) as (server, _):
+            right &= pools(server, given.cluster_restarts)
+            right &= kills(server)
+            urllib.request.urlopen(f"http://{server.http_url}/v2/repository/models/sum/load", b"").close()
+            copies = large("http", server.http_port)
+            right &= copies < 1.3
+            say(
+                f"http, 500 MB sent twice: {copies:.2f} times its size in memory, with the caller's own array"
+            )
+    sys.exit(not right)
 
 
 if __name__ == "__main__":
