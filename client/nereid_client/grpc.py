@@ -21,6 +21,8 @@ from nereid_client.transport import Tls
 _NO_CONNECTION: Final = ("failed to connect", "errors resolving", "DNS resolution failed")
 """How the details of a call begin for which no connection came about."""
 _SERVICE: Final = "/inference.GRPCInferenceService/"
+_RAW_INPUT_CONTENTS: Final = b"\x3a"
+"""How an element of the field is introduced: number 7, bytes of a length."""
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -203,21 +205,41 @@ def _error(error: grpc.aio.AioRpcError) -> ServerError:
 
 
 def encode_request(request: Request) -> bytes:
-    """Return what is sent of an inference."""
-    return bytes(_message(request).SerializeToString())
+    """Return what is sent of an inference; the tensors are copied once, not by protobuf three times."""
+    parts: list[Any] = [_head(request).SerializeToString()]
+    for data in _raw_contents(request):
+        parts += (_RAW_INPUT_CONTENTS, _varint(len(data)), data)
+    return b"".join(parts)
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*written, number))
 
 
 def _message(request: Request) -> pb.ModelInferRequest:
     """Return a request as its message."""
+    message = _head(request)
+    message.raw_input_contents.extend(data.tobytes() for data in _raw_contents(request))
+    return message
+
+
+def _raw_contents(request: Request) -> Sequence[memoryview]:
+    return [entry.data for entry in request.inputs if not isinstance(entry.data, Slice)]
+
+
+def _head(request: Request) -> pb.ModelInferRequest:
+    """Return a request as its message, without the bytes of its tensors."""
     message = pb.ModelInferRequest(
         model_name=request.model,
         model_version=request.version,
         id=request.id,
         inputs=[_input(entry) for entry in request.inputs],
         outputs=[_output(output) for output in request.outputs],
-        raw_input_contents=[
-            entry.data.tobytes() for entry in request.inputs if not isinstance(entry.data, Slice)
-        ],
     )
     for name, value in request.parameters.items():
         _set(message.parameters[name], value)

@@ -1,5 +1,6 @@
 """Values of a call as arrays and bytes, and back."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from hypothesis.extra import numpy as arrays
 
 from nereid_client import InputError
 from nereid_client.datatypes import NUMPY, byte_size, decode, encode, to_array
+from nereid_client.grpc import _message, encode_request
+from nereid_client.messages import Input, Request, Slice
 from nereid_client.pool import read_size
 from nereid_client.signature import read_signature
 
@@ -61,6 +64,28 @@ def test_arrays_that_lose_nothing_are_converted() -> None:
 def test_cut_off_bytes() -> None:
     with pytest.raises(ValueError, match="cut off"):
         decode(b"\x05\0\0\0ab", "BYTES", (1,))
+
+
+def uint8(name: str, size: int) -> Input:
+    return Input(name, "UINT8", (size,), encode(np.full(size, 7, np.uint8), "UINT8"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_152])
+def test_a_request_over_grpc_is_its_message(size: int) -> None:
+    placed = Input("P", "UINT8", (4,), Slice("region", 0, 4))
+    request = Request("m", "1", (uint8("A", size), placed, uint8("B", 3)), (), "id", {"n": 1})
+    message = _message(request)
+    assert [len(raw) for raw in message.raw_input_contents] == [size, 3]
+    assert type(message).FromString(encode_request(request)) == message
+
+
+def test_a_request_over_grpc_copies_its_tensors_once() -> None:
+    request = Request("m", "", (uint8("A", 10_000_000),))
+    tracemalloc.start()
+    encode_request(request)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10_500_000
 
 
 def test_signature_out_of_grpc_json() -> None:
