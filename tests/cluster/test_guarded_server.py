@@ -163,8 +163,9 @@ def test_credentials_of_a_plug_in(guarded: Guarded, front: str, plug_in: Any) ->
             client.get_model_config("parameters")
 
 
-def test_without_tls_nobody_answers(guarded: Guarded) -> None:
-    assert guarded.server.get("/v2/health/live")[0] == 0
+def test_without_tls_nobody_is_served(guarded: Guarded) -> None:
+    status, body = guarded.server.get("/v2/health/live")
+    assert status == 400 and b"https" in body, "it says what the port speaks, and nothing else"
     with (
         tritonclient.grpc.InferenceServerClient(guarded.server.grpc_url) as client,
         pytest.raises(InferenceServerException),

@@ -129,7 +129,7 @@ def test_only_the_sequences_of_a_killed_replica_are_lost(server: Server, clients
     for place, name in enumerate(IDS):
         owners[name] = clients[place % 2].add(name, place, start=True).pid
         assert clients[(place + 1) % 2].add(name, 100) == Answer(place + 100, owners[name])
-    victim, survivor = server.replicas("sums:1")
+    victim, survivor = server.processes("sums:1")
     assert set(owners.values()) == {victim, survivor}
     os.kill(victim, signal.SIGKILL)
     lost = [name for name in IDS if owners[name] == victim]
@@ -150,8 +150,8 @@ def test_only_the_sequences_of_a_killed_replica_are_lost(server: Server, clients
                 Answer(place + 1100, survivor),
                 Answer(place + 2100, survivor),
             ]
-    wait_until(lambda: len(set(server.replicas("sums:1")) - {victim}) == 2, 30.0, "Serve brings it back")
-    assert refused(), "also once there is a new replica"
+    wait_until(lambda: len(set(server.processes("sums:1")) - {victim}) == 2, 30.0, "it is started again")
+    assert refused(), "also once there is a new process"
     for place, name in enumerate(lost):
         assert clients[place % 2].add(name, 7, start=True).total == 7
         assert clients[(place + 1) % 2].add(name, 1).total == 8
