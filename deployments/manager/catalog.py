@@ -164,6 +164,10 @@ class PollFailure(InferError):
     """A model cannot be read: why is in the log already."""
 
 
+class UnknownModel(PollFailure):
+    """A model is in no repository, or in several."""
+
+
 def poll_failure(name: str, error: InferError) -> PollFailure:
     """Log why a model cannot be read; return Triton's error, INTERNAL unless a later try may succeed."""
     logger.error("Poll failed for model directory '%s': %s", name, error.message)
@@ -300,7 +304,7 @@ class Catalog:
         entry = entries[0] if len(entries) == 1 else None
         if entry is None:
             logger.error("failed to poll model '%s': model not found in any model repository.", name)
-            raise PollFailure(ErrorCode.INTERNAL, _unpolled(name))
+            raise UnknownModel(ErrorCode.INTERNAL, _unpolled(name))
         if bundle is None and override is None:
             override = self.overrides.current(entry.identifier, fingerprint(entry))
         try:

@@ -21,7 +21,7 @@ from deployments.manager.model_locks import ModelLocks
 from deployments.manager.planner import LoadPlan
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
-from deployments.rollout.rollouts import Rollouts
+from deployments.rollout.rollouts import Begin, Rollouts
 from deployments.rollout.selection import Offer
 from deployments.spec import Description, ModelSpec
 
@@ -111,7 +111,12 @@ class Lifecycle:
                 self._count_failure(name)
 
     async def load(
-        self, name: str, override: str | None, bundle: Bundle | None = None, path: tuple[str, ...] = ()
+        self,
+        name: str,
+        override: str | None,
+        bundle: Bundle | None = None,
+        path: tuple[str, ...] = (),
+        begin: Begin | None = None,
     ) -> str:
         """Load a model.
 
@@ -120,6 +125,7 @@ class Lifecycle:
             override: a configuration as JSON instead of the one on disk.
             bundle: the files of a load request instead of those on disk.
             path: the ensembles for which it is loaded.
+            begin: begins a rollout of the model, as nothing else changes it; what it raises refuses that.
 
         Returns:
             The result of `load_failure`; "" for a success.
@@ -128,12 +134,12 @@ class Lifecycle:
             InferError: the model could not be read; versions that were served still are.
         """
         try:
-            failure = await self._load(name, override, bundle, path)
+            if failure := await self._load(name, override, bundle, path, begin):
+                self._count_failure(name)
         except Exception:
-            self._count_failure(name)
+            if begin is None:
+                self._count_failure(name)
             raise
-        if failure:
-            self._count_failure(name)
         return failure
 
     def _count_failure(self, name: str) -> None:
@@ -142,20 +148,26 @@ class Lifecycle:
             self._tasks.start(self.publish())  # an error ends the operation before it publishes
 
     async def _load(
-        self, name: str, override: str | None, bundle: Bundle | None, path: tuple[str, ...]
+        self,
+        name: str,
+        override: str | None,
+        bundle: Bundle | None,
+        path: tuple[str, ...],
+        begin: Begin | None,
     ) -> str:
-        if self._settings.repository.control_mode == "explicit":
+        if self._settings.repository.control_mode == "explicit" and begin is None:
             # Before the lock is acquired: ensembles that call each other must not wait for each other.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             await self.ensembles.load_steps(candidate, path, self.load_quietly)
         async with self.locks.acquire(name):
-            # Read under the lock, so that the last of several loads never applies an older configuration.
+            # Read under the lock: the last of several loads never applies an older configuration.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
-            candidate = await self._select(candidate)
+            candidate = await self._select(candidate, begin)
+            rollout = self.rollouts.loading(name, candidate.versions)
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
-            begin = self._start_ensemble if is_ensemble(candidate.config) else self._start
-            failed = await begin(candidate, plan)
-            await self._settle(name, failed)
+            carry_out = self._start_ensemble if is_ensemble(candidate.config) else self._start
+            failed = await carry_out(candidate, plan)
+            await self._settle(name, rollout, failed)
             # Versions that were served are retired only when every new version is ready.
             retired = await self._retire(e for e in plan.retire if not (failed and e.application))
             self._end_in_background(retired)
@@ -172,29 +184,17 @@ class Lifecycle:
             entries = [entry for entry in self.versions(name) if entry.version == version]
             self._end_in_background(await self._retire(entries))
 
-    async def offer(self, name: str) -> Offer:
-        """Read a model, as a load would serve it.
-
-        Raises:
-            InferError: as `load`; INVALID_ARG for an ensemble.
-        """
-        candidate = await asyncio.to_thread(self._catalog.candidate, name, None)
-        if is_ensemble(candidate.config):
-            raise invalid_arg(
-                f"model '{candidate.entry.name}' is an ensemble, whose versions have the same "
-                "configuration and no files: roll out the models that it calls"
-            )
-        return self._offer(candidate)
-
     def _offer(self, candidate: Candidate) -> Offer:
-        name, on_disk = candidate.name, candidate.entry.versions
-        ready = tuple(self.ready(name))
-        policy = None if is_ensemble(candidate.config) else candidate.rollout
-        return Offer(name, candidate.versions, on_disk, ready, policy, candidate.fingerprint)
+        name, versions, on_disk = candidate.name, candidate.versions, candidate.entry.versions
+        ensemble, ready = is_ensemble(candidate.config), tuple(self.ready(name))
+        policy = None if ensemble else candidate.rollout
+        return Offer(name, versions, on_disk, ready, policy, candidate.fingerprint, ensemble)
 
-    async def _select(self, candidate: Candidate) -> Candidate:
+    async def _select(self, candidate: Candidate, begin: Begin | None) -> Candidate:
         """Return a candidate with the versions that its rollout serves; one may begin or end now."""
         name = candidate.name
+        if begin is not None:
+            await begin(self._offer(candidate))
         if candidate.template.bundle and self.rollouts.is_on(name):
             raise invalid_arg(
                 f"model '{name}' has a rollout: promote or abort it before a load with other files"
@@ -207,10 +207,10 @@ class Lifecycle:
             await asyncio.gather(*(self._end(entry) for entry in unloading))
         return candidate._replace(versions=choice.versions, stable=choice.stable, percents=choice.percents)
 
-    async def _settle(self, name: str, failed: Iterable[VersionEntry]) -> None:
+    async def _settle(self, name: str, rollout: str, failed: Iterable[VersionEntry]) -> None:
         """Let a rollout go on after its load; a failed candidate does not make the server unready."""
         reasons = {entry.version: entry.reason for entry in failed}
-        record = await self.rollouts.settle(name, reasons, self.ready(name))
+        record = await self.rollouts.settle(name, rollout, reasons, self.ready(name))
         if record is not None and record.status.candidate in reasons:
             entry = self.entries[name][record.status.candidate]
             if entry.state is not ModelState.READY:

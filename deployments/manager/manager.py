@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from app.core.encoding import to_msgpack
-from app.core.errors import InferError
+from app.core.errors import InferError, invalid_arg, not_found
 from app.core.observability.log import VERBATIM, configure_logging
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange
@@ -25,7 +25,7 @@ from app.routing.router import Router
 from app.routing.table import RoutingTable, encode_table
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
-from deployments.manager.catalog import Catalog
+from deployments.manager.catalog import Catalog, PollFailure, UnknownModel
 from deployments.manager.deployer import ABANDON_S
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import LONG_LOAD_S
@@ -196,11 +196,22 @@ class RepositoryManager:
         return to_msgpack(self._rollouts.status(self.table.identify(name)))
 
     async def change_rollout(self, name: str, change: bytes, who: str) -> bytes:
-        """Change or start a rollout by a `RolloutChange`, see `RolloutDriver.change`; return its status."""
+        """Change or start a rollout by a `RolloutChange`, see `RolloutDriver.change`; return its status.
+
+        Raises:
+            InferError: also NOT_FOUND for a model of no repository, INVALID_ARG for one that cannot be read.
+        """
         await self._ensure_recovered()
         self.table.require_started()
         asked = msgspec.msgpack.decode(change, type=RolloutChange)
-        return to_msgpack(await self._rollouts.change(self.table.identify(name), asked, who))
+        try:
+            return to_msgpack(await self._rollouts.change(self.table.identify(name), asked, who))
+        except UnknownModel:
+            raise not_found(
+                f"model '{name}' is not in a model repository, so there is no version to roll out"
+            ) from None
+        except PollFailure as error:
+            raise invalid_arg(error.message) from error
 
     async def report_outcomes(self, report: bytes) -> None:
         """Add an `OutcomeReport` of an ingress."""

@@ -17,7 +17,7 @@ from app.core.tasks import Tasks
 from deployments.rollout import machine
 from deployments.rollout.changes import changed, started_from
 from deployments.rollout.machine import Record
-from deployments.rollout.rollouts import Replicas, Rollouts
+from deployments.rollout.rollouts import Begin, Replicas, Rollouts
 from deployments.rollout.selection import Offer, meant
 
 logger = logging.getLogger(__name__)
@@ -37,11 +37,8 @@ _SAVE_TICKS: Final = 10
 class Models(Protocol):
     """The life cycle of models, as a rollout needs it."""
 
-    async def offer(self, name: str) -> Offer:
-        """Read a model from the repository."""
-
-    async def load(self, name: str, override: str | None) -> str:
-        """Load a model; return why that failed, "" for a success."""
+    async def load(self, name: str, override: str | None, *, begin: Begin | None = None) -> str:
+        """Load a model, after `begin` if that does not raise; return why that failed, "" for a success."""
 
     def load_quietly(self, name: str) -> Coroutine[None, None, None]:
         """Load a model; a failure is logged."""
@@ -132,21 +129,25 @@ class RolloutDriver:
         record = self._require(name)
         if record.status.state is RolloutState.LOADING:
             if not self._models.busy(name):
-                await self._load(name)
+                await self._load(record)
         elif record.status.state is RolloutState.ROLLING_BACK:
             await self._roll_back(record)
         else:
             await self._step(record)
 
-    async def _load(self, name: str) -> str:
-        """Load the candidate; return why that failed."""
+    async def _load(self, record: Record) -> None:
+        """Load the candidate."""
         try:
-            failure = await self._models.load(name, None)
+            await self._models.load(record.name, None)
         except Exception as error:
-            failure = error.message if isinstance(error, InferError) else repr(error)
-            await self._rollouts.settle(name, {self._require(name).status.candidate: failure}, ())
+            await self._fail(record, error)
         await self._models.publish_and_wait()
-        return failure
+
+    async def _fail(self, record: Record, error: Exception) -> str:
+        """End a rollout whose load has failed before it came to the candidate; return why."""
+        why = error.message if isinstance(error, InferError) else repr(error)
+        await self._rollouts.fail(record.name, record.status.rollout, why, tried=False)
+        return why
 
     async def _roll_back(self, record: Record) -> None:
         await self._models.retire(record.name, record.status.candidate)
@@ -228,18 +229,32 @@ class RolloutDriver:
         raise unavailable(text)
 
     async def _start(self, name: str, change: RolloutChange, who: str) -> None:
-        offer = await self._models.offer(name)
-        stable = meant(offer, self._rollouts.record(name))
-        candidate = max(offer.versions)
+        begun: list[Record] = []
+
+        async def begin(offer: Offer) -> None:
+            begun.append(await self._begin(offer, change, who))
+
+        try:
+            failure = await self._models.load(name, None, begin=begin)
+        except Exception as error:
+            if not begun:
+                raise
+            failure = await self._fail(begun[0], error)
+        await self._models.publish_and_wait()
+        if failure:
+            raise invalid_arg(failure)
+
+    async def _begin(self, offer: Offer, change: RolloutChange, who: str) -> Record:
+        name, last = offer.name, self._rollouts.record(offer.name)
+        stable, candidate = meant(offer, last), max(offer.versions)
         policy = started_from(offer.policy or RolloutSpec(), change)
-        _check_start(offer, self._rollouts.record(name), stable, change.candidate)
+        _check_start(offer, last, stable, change.candidate)
         assert stable is not None
         fingerprint = await asyncio.to_thread(offer.fingerprint, candidate)
         await self._rollouts.begin(
             name, (stable, candidate), policy, fingerprint, who, "started on request", change.weight
         )
-        if failure := await self._load(name):
-            raise invalid_arg(failure)
+        return self._require(name)
 
     async def report(self, report: OutcomeReport) -> None:
         """Add what an ingress counted; a candidate that it finds unavailable is rolled back at once."""
@@ -271,6 +286,11 @@ def _check_start(offer: Offer, last: Record | None, stable: int | None, wanted: 
     """
     model, newest = name_of(offer.name), max(offer.versions)
     selected = ", ".join(map(str, offer.versions))
+    if offer.ensemble:
+        raise invalid_arg(
+            f"model '{model}' is an ensemble, whose versions have the same configuration and no files: roll "
+            "out the models that it calls"
+        )
     if stable is None:
         raise invalid_arg(f"no version of model '{model}' is loaded: load it, a first load needs no rollout")
     if wanted is not None and wanted not in offer.versions:

@@ -243,11 +243,10 @@ def rolled_back(record: Record, now: float) -> Record:
     return _barred(moved(record, record.ends, now, NEREID, record.status.reason))
 
 
-def not_loaded(record: Record, why: str, now: float) -> Record:
-    """End a rollout whose candidate could not be loaded."""
-    if record.status.state is RolloutState.ROLLING_BACK:
-        return record  # a person aborted it meanwhile
-    return _barred(moved(record, RolloutState.FAILED, now, NEREID, why))
+def not_loaded(record: Record, why: str, now: float, tried: bool) -> Record:
+    """End a rollout whose candidate could not be loaded, or was not `tried` because something else failed."""
+    failed = moved(record, RolloutState.FAILED, now, NEREID, why)
+    return _barred(failed) if tried else failed
 
 
 def _barred(record: Record) -> Record:

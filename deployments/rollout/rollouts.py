@@ -29,6 +29,9 @@ Replicas = Callable[[str, tuple[int, int], float], Awaitable[str]]
 """Of a model, its stable version and candidate: has the candidate start replicas for a percentage of the
 requests; returns in words which of them do not run yet, "" for none."""
 
+Begin = Callable[[Offer], Awaitable[None]]
+"""Begins a rollout of a model as a load finds it, or raises why it cannot."""
+
 
 class Routed(NamedTuple):
     """A rollout as an ingress routes by it, the policy, and the fingerprint of the candidate."""
@@ -151,11 +154,20 @@ class Rollouts:
         async with self._locks[name]:
             await self._keep(record)
 
-    async def settle(self, name: str, failed: Mapping[int, str], ready: Collection[int]) -> Record | None:
+    def loading(self, name: str, versions: Collection[int]) -> str:
+        """Return the rollout that waits for a load of these versions; "" for none."""
+        record = self._records.get(name)
+        waits = record is not None and record.status.state is RolloutState.LOADING
+        return record.status.rollout if record and waits and record.status.candidate in versions else ""
+
+    async def settle(
+        self, name: str, rollout: str, failed: Mapping[int, str], ready: Collection[int]
+    ) -> Record | None:
         """Go on after a load of the model.
 
         Args:
             name: the model.
+            rollout: what `loading` returned when the load was planned.
             failed: why versions could not be loaded.
             ready: its READY versions.
 
@@ -163,20 +175,33 @@ class Rollouts:
             The rollout whose candidate was to be loaded; None for none.
         """
         record = self._records.get(name)
-        if record is None or record.status.state is not RolloutState.LOADING:
+        candidate = record.status.candidate if record is not None else 0
+        if not rollout or self.loading(name, (candidate,)) != rollout:
             return None
-        candidate = record.status.candidate
         if candidate in ready and candidate not in failed:
             missing = await self.missing(name, machine.loaded)
             return await self.change(name, partial(machine.loaded, missing=missing))
         why = failed.get(candidate) or "; ".join(failed.values()) or "the candidate was not loaded"
-        return await self.fail(name, why)
+        return await self.fail(name, rollout, why, tried=candidate in failed)
 
-    async def fail(self, name: str, why: str) -> Record:
-        """End a rollout whose candidate could not be loaded; without room for it, pause."""
-        if _NO_ROOM.search(why) and not self._records[name].alone:
-            return await self.change(name, lambda old, now: machine.paused(old, f"no room: {why}", now))
-        return await self.change(name, lambda old, now: machine.not_loaded(old, why, now))
+    async def fail(self, name: str, rollout: str, why: str, tried: bool) -> Record:
+        """End a rollout that waits for its load; without room for it, pause.
+
+        Args:
+            name: the model.
+            rollout: which one.
+            why: the load failed.
+            tried: the candidate itself could not be loaded, and is not to be tried again.
+        """
+
+        def failed(old: Record, now: float) -> Record:
+            if self.loading(name, (old.status.candidate,)) != rollout:
+                return old
+            if _NO_ROOM.search(why) and not old.alone:
+                return machine.paused(old, f"no room: {why}", now)
+            return machine.not_loaded(old, why, now, tried or old.alone)
+
+        return await self.change(name, failed)
 
     async def unloaded(self, name: str) -> None:
         """End the rollout of a model that is unloaded."""

@@ -18,6 +18,7 @@ class Offer(NamedTuple):
         ready: versions that are READY now.
         policy: of its rollouts; None without one.
         fingerprint: returns that of a version; reads the disk.
+        ensemble: whether it is one, whose versions differ in nothing.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Offer(NamedTuple):
     ready: tuple[int, ...]
     policy: RolloutSpec | None
     fingerprint: Callable[[int], str]
+    ensemble: bool = False
 
 
 class Choice(NamedTuple):

@@ -60,7 +60,8 @@ def test_a_rollout_that_cannot_be_started_says_why(ask: Ask, change: Any, text: 
 
 
 @of_a_cluster
-def test_an_unknown_model_is_refused_as_by_a_load(ask: Ask) -> None:
-    assert ask("none_such", {"action": "start"})[1] == (
-        "failed to load 'none_such', failed to poll from model repository"
+def test_an_unknown_model_has_no_rollout_to_start(ask: Ask) -> None:
+    assert ask("none_such", {"action": "start"}) == (
+        "404",
+        "model 'none_such' is not in a model repository, so there is no version to roll out",
     )
