@@ -9,66 +9,65 @@ with tritonserver.Server(model_repository="/models") as server:
 
 from types import SimpleNamespace
 
-from nereid.internals import load_internals
+from nereid.internals import is_replaced
 
-load_internals()
+if not is_replaced(__name__):
+    from app.core.installation import server_version
+    from app.inprocess.errors import (
+        AlreadyExistsError,
+        CancelledError,
+        InternalError,
+        InvalidArgumentError,
+        NotFoundError,
+        TritonError,
+        UnavailableError,
+        UnknownError,
+        UnsupportedError,
+    )
+    from app.inprocess.fronts import KServeGrpc, KServeHttp, Metrics
+    from app.inprocess.inference import (
+        AsyncResponseIterator,
+        InferenceRequest,
+        InferenceResponse,
+        ResponseIterator,
+    )
+    from app.inprocess.kinds import (
+        DataType,
+        DLDeviceType,
+        InstanceGroupKind,
+        LogFormat,
+        LogLevel,
+        MemoryType,
+        MetricFormat,
+        MetricKind,
+        ModelBatchFlag,
+        ModelControlMode,
+        ModelTxnPropertyFlag,
+        RateLimitMode,
+        RequestFlag,
+    )
+    from app.inprocess.metrics import Metric, MetricFamily
+    from app.inprocess.model import Model
+    from app.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterResource
+    from app.inprocess.server import ModelDictionary, Server
+    from app.inprocess.tensors import MemoryBuffer, Tensor
 
-# After the call, which decides whose packages these are.
-from app.core.installation import server_version  # noqa: E402
-from app.inprocess.errors import (  # noqa: E402
-    AlreadyExistsError,
-    CancelledError,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-    TritonError,
-    UnavailableError,
-    UnknownError,
-    UnsupportedError,
-)
-from app.inprocess.fronts import KServeGrpc, KServeHttp, Metrics  # noqa: E402
-from app.inprocess.inference import (  # noqa: E402
-    AsyncResponseIterator,
-    InferenceRequest,
-    InferenceResponse,
-    ResponseIterator,
-)
-from app.inprocess.kinds import (  # noqa: E402
-    DataType,
-    DLDeviceType,
-    InstanceGroupKind,
-    LogFormat,
-    LogLevel,
-    MemoryType,
-    MetricFormat,
-    MetricKind,
-    ModelBatchFlag,
-    ModelControlMode,
-    ModelTxnPropertyFlag,
-    RateLimitMode,
-    RequestFlag,
-)
-from app.inprocess.metrics import Metric, MetricFamily  # noqa: E402
-from app.inprocess.model import Model  # noqa: E402
-from app.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterResource  # noqa: E402
-from app.inprocess.server import ModelDictionary, Server  # noqa: E402
-from app.inprocess.tensors import MemoryBuffer, Tensor  # noqa: E402
+    # Where programs written for older releases of Triton look for these, as attributes.
+    _api = SimpleNamespace(
+        _dlpack=SimpleNamespace(DLDeviceType=DLDeviceType),
+        _memorybuffer=SimpleNamespace(MemoryBuffer=MemoryBuffer),
+        _model=SimpleNamespace(Model=Model),
+        _request=SimpleNamespace(InferenceRequest=InferenceRequest),
+        _response=SimpleNamespace(
+            AsyncResponseIterator=AsyncResponseIterator,
+            InferenceResponse=InferenceResponse,
+            ResponseIterator=ResponseIterator,
+        ),
+        _server=SimpleNamespace(Options=Options, Server=Server),
+        _tensor=SimpleNamespace(DataType=DataType, Tensor=Tensor),
+    )
+    __version__ = server_version()
 
-# Where programs written for older releases of Triton look for these, as attributes.
-_api = SimpleNamespace(
-    _dlpack=SimpleNamespace(DLDeviceType=DLDeviceType),
-    _memorybuffer=SimpleNamespace(MemoryBuffer=MemoryBuffer),
-    _model=SimpleNamespace(Model=Model),
-    _request=SimpleNamespace(InferenceRequest=InferenceRequest),
-    _response=SimpleNamespace(
-        AsyncResponseIterator=AsyncResponseIterator,
-        InferenceResponse=InferenceResponse,
-        ResponseIterator=ResponseIterator,
-    ),
-    _server=SimpleNamespace(Options=Options, Server=Server),
-    _tensor=SimpleNamespace(DataType=DataType, Tensor=Tensor),
-)
-__version__ = server_version()
 __all__ = [
     "AlreadyExistsError",
     "CancelledError",

@@ -1,6 +1,8 @@
 """Import of the server's own packages by their location instead of by `sys.path`."""
 
 import sys
+from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ ROOT: Final = _HERE / "_server" if (_HERE / "_server").is_dir() else _HERE.paren
 PACKAGES: Final = ("app", "backends", "deployments")
 CLIENT: Final = ROOT / "client" / "nereid_client"
 """The client library: tools and models use it, also where its own distribution is not installed."""
+_PRIVATE: Final = "_nereid"
 _set_aside: Final[dict[str, ModuleType]] = {}
 
 
@@ -29,17 +32,40 @@ def load_internals() -> None:
         if _package(name) not in loaded_already:
             sys.modules[name] = module
     for name in PACKAGES:
-        folder = ROOT / name
-        loaded = sys.modules.get(name)
-        if loaded is None:
-            _load(name, folder)
-        elif folder not in [Path(path).resolve() for path in getattr(loaded, "__path__", ())]:
+        if name not in sys.modules:
+            _load(name, ROOT / name)
+        elif _is_of_others(name):
             raise ImportError(
-                f"the package '{name}' of this process is {loaded}, not that of the Nereid server: start the"
-                " server in a process of its own, with the command `nereid`"
+                f"the package '{name}' of this process is {sys.modules[name]}, not that of the Nereid server:"
+                " start the server in a process of its own, with the command `nereid`"
             )
     if CLIENT.name not in sys.modules:  # the client's own distribution may be loaded: it is the same package
         _load(CLIENT.name, CLIENT)
+
+
+def is_replaced(name: str) -> bool:
+    """Load the server's packages for a public module; return whether it is to execute nothing of its own.
+
+    Where the program has packages of their names itself, loaded or not yet, the server's get private names,
+    and so does a copy of the public module, which stands in its place: see `app/core/private_packages.py`.
+    """
+    if name.startswith(f"{_PRIVATE}."):
+        return False
+    own = any(package in sys.modules and not _is_of_others(package) for package in PACKAGES)
+    if own or not any(map(_is_of_others, PACKAGES)):
+        load_internals()
+        return False
+    if _PRIVATE not in sys.modules:
+        private_packages = _by_location("private_packages", ROOT / "app" / "core" / "private_packages.py")
+        private_packages.use_private_names(str(ROOT))
+        for public in (
+            "nereid",
+            "nereid.errors",
+            "nereid.internals",
+        ):  # errors are those that a program catches
+            sys.modules[f"{_PRIVATE}.{public}"] = import_module(public)
+    sys.modules[name] = import_module(f"{_PRIVATE}.{name}")
+    return True
 
 
 def set_aside(*others: str) -> None:
@@ -58,10 +84,27 @@ def _package(module: str) -> str:
     return module.partition(".")[0]
 
 
+def _is_of_others(name: str) -> bool:
+    """Return whether a package is not the server's that is loaded, or that an import would find."""
+    if (loaded := sys.modules.get(name)) is not None:
+        folders = getattr(loaded, "__path__", ())
+    elif (spec := PathFinder.find_spec(name)) is not None:
+        folders = spec.submodule_search_locations or ()
+    else:
+        return False
+    return ROOT / name not in [Path(folder).resolve() for folder in folders]
+
+
 def _load(name: str, folder: Path) -> None:
-    spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    _by_location(name, folder / "__init__.py", [str(folder)])
+
+
+def _by_location(name: str, path: Path, folders: list[str] | None = None) -> ModuleType:
+    spec = spec_from_file_location(name, path, submodule_search_locations=folders)
     if spec is None or spec.loader is None:
-        raise ImportError(f"no package at {folder}")
+        raise ImportError(f"no package at {path.parent}")
     module = module_from_spec(spec)
-    sys.modules[name] = module  # before it is executed: its modules import each other by this name
+    if folders:
+        sys.modules[name] = module  # before it is executed: its modules import each other by this name
     spec.loader.exec_module(module)
+    return module

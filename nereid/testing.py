@@ -7,12 +7,10 @@ def test_doubles():
         assert model(IN=[1.0, 2.0])["OUT"].tolist() == [2.0, 4.0]
 """
 
-from nereid.internals import load_internals
+from nereid.internals import is_replaced
 
-load_internals()
-
-# After the call, which decides whose packages these are.
-from app.testing.models import LoadedModel, Response, load_model  # noqa: E402
-from nereid.errors import InferError  # noqa: E402
+if not is_replaced(__name__):
+    from app.testing.models import LoadedModel, Response, load_model
+    from nereid.errors import InferError
 
 __all__ = ["InferError", "LoadedModel", "Response", "load_model"]

@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Final
 
 PREFIX: Final = __name__.removesuffix("app.core.own_modules")
-"""What stands before the names of all our modules here: "" but in the processes of Python models."""
+"""What stands before the names of all our modules here: "" but where others may have such packages."""
 
 
 def import_own(name: str) -> ModuleType:

@@ -1,7 +1,8 @@
 """Gives the server's packages names of their own in a process that executes the Python code of models.
 
-There `app`, `backends`, `deployments` and `nereid` are what the model's code finds by these names: a file
-beside its `model.py`, an installed package, or nothing. The server's modules are `_nereid.app.core.errors`
+There, and in a program with packages of these names that imports `nereid.inprocess` or `nereid.testing`,
+`app`, `backends`, `deployments` and `nereid` are what the model's code finds by these names: a file beside
+its `model.py`, an installed package, or nothing. The server's modules are `_nereid.app.core.errors`
 and so on. They are written with the plain names, so their `import` statements are translated: each of them
 has builtins with an `__import__` that does it.
 

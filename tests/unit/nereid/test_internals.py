@@ -8,6 +8,7 @@ import pytest
 
 from nereid.internals import PACKAGES, load_internals
 from tests.server import ROOT
+from tests.unit.app.engine.repositories import FP32, add_model
 
 
 @pytest.fixture
@@ -146,3 +147,37 @@ except pb_utils.TritonModelException as error:
 """
     done = run(code, hostile)
     assert done.stdout == "[1. 1.]\nBLS is only supported during the 'execute' function.\n", done.stderr
+
+
+IN_THE_PROCESS = """
+import numpy
+import nereid.errors, nereid.inprocess, nereid.testing
+from nereid.testing import InferError, load_model
+
+with load_model("models/double") as model:
+    assert model(IN=[1.0, 2.0])["OUT"].tolist() == [2, 4]
+    try:
+        model(WRONG=[1.0])
+    except nereid.errors.InferError as error:
+        assert type(error) is InferError
+with nereid.inprocess.Server(model_repository="models") as server:
+    for response in server.model("double").infer(inputs={"IN": numpy.ones(2, numpy.float32)}):
+        assert numpy.from_dlpack(response.outputs["OUT"]).tolist() == [2, 2]
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [f"import app\n{IN_THE_PROCESS}", f"{IN_THE_PROCESS}\nimport app, backends, deployments"],
+    ids=["theirs first", "ours first"],
+)
+def test_models_run_in_a_process_with_packages_of_the_same_names(hostile: Path, code: str) -> None:
+    add_model(hostile / "models", "double", config=FP32)
+    check = "assert app.theirs and 'app.core' not in sys.modules; print('done')"
+    done = run(f"import os; os.chdir({str(hostile)!r})\n{code}\n{check}", hostile)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_without_packages_of_the_same_names_the_servers_keep_theirs(tmp_path: Path) -> None:
+    done = run("import nereid.testing; print(nereid.testing.load_model.__module__)", tmp_path)
+    assert done.stdout == "app.testing.models\n", done.stderr
