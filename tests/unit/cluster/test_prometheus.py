@@ -71,6 +71,16 @@ def test_every_alert_has_a_case() -> None:
     assert sorted(alerts()) == sorted(CASES)
 
 
+def test_texts_name_no_instance_where_absent_leaves_none() -> None:
+    found = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [rule for group in found for rule in group["rules"] if "absent(" in rule["expr"]]
+    assert rules
+    for rule in rules:
+        for text in rule.get("annotations", {}).values():
+            assert "$labels.instance }}" not in text or text.startswith("{{ with $labels.instance }}")
+            assert "$labels.instance" not in text or "{{ else }}" in text
+
+
 def ways_to_find_servers() -> list[Any]:
     """The scrape configurations, one of which is no comment."""
     text = RULES.with_name("prometheus.yml").read_text().partition("scrape_configs:\n")[2]
