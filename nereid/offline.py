@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 
+class ActorsError(Exception):
+    """Ray could not start the actors, or lost them, with the reason in a sentence."""
+
+
 class Answers:
     """Answers tables of rows; a stage of a dataset, with an engine in each actor."""
 
@@ -159,7 +163,26 @@ def write_parts(
     Raises:
         InputError: as in one process.
         RowError: a row failed, where that ends the run.
+        ActorsError: Ray failed, on a machine that is too busy for instance.
     """
+    answers = _answers(job, places, blocks, actors, gpus)
+    while True:
+        try:
+            answer = next(answers, None)
+        except Exception as error:  # Ray has many kinds, some of them plain
+            raise ActorsError(_reason(error)) from error
+        if answer is None:
+            return
+        yield told(answer)
+
+
+def _answers(
+    job: Mapping[str, Any],
+    places: tuple[str, str, str],
+    blocks: Iterable[Sequence[Any]],
+    actors: int,
+    gpus: float,
+) -> Iterator[Mapping[str, Any]]:
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 
@@ -176,8 +199,17 @@ def write_parts(
         num_cpus=max(1, int(resources["CPU"]) // actors),
         num_gpus=gpus or None,
     )
-    for answer in parts.iter_rows():
-        yield told(answer)
+    yield from parts.iter_rows()
+
+
+def _reason(error: Exception) -> str:
+    """Return Ray's reason in one sentence: the last line of a traceback, or the first of another text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = lines[-1] if "Traceback" in str(error) or lines[0].startswith("ray::") else lines[0]
+    return (
+        f"Ray's actors did not finish it: {said.rstrip('.')}. --resume goes on with it; a busy machine needs"
+        " fewer --actors, or none"
+    )
 
 
 def told(answer: Mapping[str, Any]) -> dict[str, int]:

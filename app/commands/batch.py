@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         from app.offline.blocks import InputError
         from app.offline.execution import RowError
+        from nereid.offline import ActorsError
     except ImportError:
         print(f"nereid batch needs pyarrow: {install_command('batch')}", file=sys.stderr)
         return 2
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("stopped: --resume goes on with it", file=sys.stderr)
         return 130
-    except RowError as error:
+    except (RowError, ActorsError) as error:
         print(error, file=sys.stderr)
         return 1
     except (InputError, SettingsError) as error:

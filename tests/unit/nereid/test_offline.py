@@ -7,7 +7,8 @@ import pytest
 
 from app.offline.blocks import InputError, blocks, open_source
 from app.offline.execution import Job, RowError
-from nereid.offline import Parts, told
+from nereid import offline
+from nereid.offline import ActorsError, Parts, told, write_parts
 from tests.unit.app.engine.repositories import FP32, add_model
 
 PICKY = "raise ValueError('thirteen')"
@@ -39,3 +40,22 @@ def test_block_that_is_written_is_counted(tmp_path: Path) -> None:
     add_model(tmp_path / "models", "double", config=FP32)
     assert written(tmp_path) == {"number": 0, "rows": 1, "failed": 0}
     assert (tmp_path / "out" / "part-000000.parquet").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Timed out while starting actors.\nThis may mean ...", "Timed out while starting actors"),
+        ("ray::Map()\n  File 'x.py'\nValueError: it is full", "ValueError: it is full"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_a_failure_of_ray_is_a_sentence(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError(text)
+        yield
+
+    monkeypatch.setattr(offline, "_answers", fails)
+    with pytest.raises(ActorsError) as caught:
+        list(write_parts({}, ("", "", ""), [], 2, 0))
+    assert str(caught.value).startswith(f"Ray's actors did not finish it: {said}. --resume goes on")
