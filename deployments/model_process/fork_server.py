@@ -1,4 +1,4 @@
-"""Forks the processes of Python models of a node: `python fork_server.py DESCRIPTOR PADDING`.
+"""Forks the processes of Python models of a server on a node: `python fork_server.py DESCRIPTOR PADDING`.
 
 It has imported what each of them needs, in 0.5 s of a processor and 60 MiB, of which a fork shares most. It
 has one thread, and nothing of Ray. The descriptor is its listening socket. It ends when nobody has asked for
@@ -82,6 +82,7 @@ def _forked(listener: socket.socket) -> Request | None:
         waiting: list[Any] = [listener, reading]
         ready, _, _ = select.select(waiting, [], [], None if forks else _IDLE_S)
         if not ready and not forks:
+            _retire(listener)
             return None
         if reading in ready:
             with suppress(BlockingIOError):
@@ -101,6 +102,12 @@ def _forked(listener: socket.socket) -> Request | None:
         forks[pid] = connection
         for given in request.descriptors:
             os.close(given)
+
+
+def _retire(listener: socket.socket) -> None:
+    """Remove the socket; who has just connected finds the connection closed, and starts another server."""
+    with suppress(FileNotFoundError):
+        os.unlink(listener.getsockname())
 
 
 def _received(connection: socket.socket) -> Request | None:

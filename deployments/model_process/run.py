@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import internal
@@ -37,9 +38,11 @@ class Run:
             InferError: INTERNAL when it cannot be started.
         """
         try:
-            return cls(start_process(spec.application, start, activity, spec.socket_directory), spec.name)
+            server = _server(spec.key)
+            started = start_process(spec.application, start, activity, spec.socket_directory, server)
         except OSError as error:
             raise internal(f"unable to start a process for model '{spec.name}': {error}") from error
+        return cls(started, spec.name)
 
     def watch(self) -> None:
         """Set `ended` when it ends; on the event loop."""
@@ -75,3 +78,8 @@ class Run:
                 how = ending(int.from_bytes(answer, "little"))
         lines = "\n".join(self._output.last)
         return f"{how}: {lines}" if lines else how
+
+
+def _server(key: bytes) -> str:
+    """Return the name of the fork server of a server on each node."""
+    return f"models-{blake2b(key, digest_size=8, person=b'models').hexdigest()}"

@@ -1,4 +1,4 @@
-"""Starts the process of a Python model by the fork server of the node, and that server where none runs."""
+"""Starts the process of a Python model by a fork server, and that one where none runs."""
 
 import fcntl
 import os
@@ -17,7 +17,6 @@ from app.ray_adapter.local.model_environment import model_environment, model_uma
 from deployments.model_process import fork_server
 from deployments.replica.replica import Place
 
-_NAME: Final = "models.sock"
 _TITLE: Final = " " * 256
 """Room for the title of a process, which is written over its arguments."""
 _TRIES: Final = 3
@@ -61,7 +60,7 @@ class Started(NamedTuple):
     output: int
 
 
-def start_process(name: str, start: Start, activity: int, directory: str) -> Started:
+def start_process(name: str, start: Start, activity: int, directory: str, server: str = "models") -> Started:
     """Start a process. Blocks.
 
     Args:
@@ -69,6 +68,8 @@ def start_process(name: str, start: Start, activity: int, directory: str) -> Sta
         start: what it is told.
         activity: a descriptor of the memory in which it says since when it executes.
         directory: the private directory of sockets.
+        server: the name there of the fork server. Those of several installations, or of services with limits
+            of their own, must not be one: its processes have its code and its limits.
 
     Raises:
         OSError: it cannot be started.
@@ -80,19 +81,19 @@ def start_process(name: str, start: Start, activity: int, directory: str) -> Sta
     error: Exception | None = None
     for _ in range(_TRIES):  # a server that is about to end may have accepted the first
         try:
-            return _ask(request, activity, directory)
+            return _ask(request, activity, os.path.join(directory, f"{server}.sock"))
         except (ConnectionError, TimeoutError) as failed:
             error = failed
     raise OSError(f"the fork server does not answer: {error}")
 
 
-def _ask(request: bytes, activity: int, directory: str) -> Started:
+def _ask(request: bytes, activity: int, path: str) -> Started:
     near, far = socket.socketpair()
     reading, writing = os.pipe()
     status = socket.socket(socket.AF_UNIX)
     try:
         with far:
-            _connect(status, directory)
+            _connect(status, path)
             status.settimeout(_ANSWER_S)
             sent = socket.send_fds(status, [request], [far.fileno(), activity, writing])
             status.sendall(request[sent:])
@@ -111,13 +112,12 @@ def _ask(request: bytes, activity: int, directory: str) -> Started:
         os.close(writing)
 
 
-def _connect(sock: socket.socket, directory: str) -> None:
-    """Connect to the node's fork server; start one where none listens."""
-    path = os.path.join(directory, _NAME)
+def _connect(sock: socket.socket, path: str) -> None:
+    """Connect to a fork server; start one where none listens."""
     with suppress(FileNotFoundError, ConnectionRefusedError):
         sock.connect(path)
         return
-    with _locked(directory):
+    with _locked(os.path.dirname(path)):
         try:
             sock.connect(path)  # another has started it meanwhile
         except (FileNotFoundError, ConnectionRefusedError):
