@@ -18,8 +18,10 @@ from app.routing.canary import Diffusion, draws_candidate
 from app.routing.router import Router
 from app.routing.table import VersionEntry
 
-_MISSING_LOOKS: Final = 3
-"""Looks, one a second, after which a candidate without an available replica is reported."""
+_ABSENT_S: Final = 60.0
+"""Seconds after which a candidate without an available replica is given up; more if it loads slowly."""
+_ABSENT_LOADS: Final = 3
+"""As many times as its load took are waited for."""
 _MAX_LOSSES: Final = 2
 
 
@@ -46,7 +48,7 @@ class LiveSplit:
         self._budget = RescueBudget()
         self._candidate: VersionEntry | None = None
         self._losses_before = 0
-        self._missing_looks = 0
+        self._absent_s = 0
         self._given_up = ""
 
     def follow(self, split: Split, stable: VersionEntry, candidate: VersionEntry | None) -> None:
@@ -78,11 +80,13 @@ class LiveSplit:
     def look(self) -> None:
         """Notice a candidate that has no replica here, or has one again; called once a second."""
         candidate = self._candidate
-        missing = candidate is not None and not self._available(candidate)
-        self._missing_looks = self._missing_looks + 1 if missing else 0
+        absent = candidate is not None and not self._available(candidate)
+        self._absent_s = self._absent_s + 1 if absent else 0
         self._notice_losses()
-        absent = "no replica of the candidate is available" if self._missing_looks >= _MISSING_LOOKS else ""
-        self._tally.unavailable = self._given_up or absent
+        too_long = ""
+        if candidate is not None and self._absent_s >= max(_ABSENT_S, _ABSENT_LOADS * candidate.load_seconds):
+            too_long = f"no replica of the candidate was available for {self._absent_s} s"
+        self._tally.absent, self._tally.unavailable = absent, self._given_up or too_long
 
     def send(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Start a request of one of the two versions."""

@@ -46,10 +46,12 @@ class StepTally:
         self.outcomes = Outcomes()
         self.unavailable = ""
         """Why the candidate gets no requests from here; "" if it does."""
+        self.absent = False
+        """Whether it has no available replica now."""
 
     def take(self) -> StepOutcomes | None:
         """Return what is to be reported, and count from zero; None for nothing."""
-        if self.outcomes == Outcomes() and not self.unavailable:
+        if self.outcomes == Outcomes() and not (self.unavailable or self.absent):
             return None
         taken, self.outcomes = self.outcomes, Outcomes()
-        return StepOutcomes(self.rollout, self.step, taken, self.unavailable)
+        return StepOutcomes(self.rollout, self.step, taken, self.unavailable, self.absent)

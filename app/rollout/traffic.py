@@ -74,7 +74,7 @@ class RolloutTraffic:
 
     def _tally(self, rollout: str, step: int) -> StepTally:
         tally = self._tallies.setdefault((rollout, step), StepTally(rollout, step))
-        tally.unavailable = ""
+        tally.unavailable, tally.absent = "", False
         if len(self._tallies) > MAX_TALLIES:
             del self._tallies[next(iter(self._tallies))]
         return tally

@@ -276,6 +276,11 @@ def unavailable(why: str, record: Record, now: float) -> Record:
     return alarmed(record, f"the candidate is unavailable: {why}", now, 0.0) if judged(record) else record
 
 
+def absent(record: Record, now: float) -> Record:
+    """Keep the stable version of a promoted candidate that an ingress finds no replica of."""
+    return with_status(record, since=now) if record.status.state is RolloutState.PROMOTED else record
+
+
 def judged(record: Record) -> bool:
     """Whether the candidate serves and may be rolled back."""
     status = record.status

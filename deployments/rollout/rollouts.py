@@ -264,6 +264,8 @@ class Rollouts:
         lost = []
         for step in report.steps:
             record = self.add(step)
+            if record is not None and step.absent:
+                self._records[record.name] = machine.absent(record, self._clock())
             if record is not None and step.unavailable and step.step == record.status.step:
                 lost.append((record.name, step.unavailable))
         return lost

@@ -127,12 +127,14 @@ class StepOutcomes(msgspec.Struct):
     """The outcomes of one step of one rollout since the last report.
 
     `unavailable` says why the reporting ingress sends no requests to the candidate any more; "" if it does.
+    `absent` says that it sends none now, because no replica is available.
     """
 
     rollout: str
     step: int
     outcomes: Outcomes
     unavailable: str = ""
+    absent: bool = False
 
 
 class OutcomeReport(msgspec.Struct):

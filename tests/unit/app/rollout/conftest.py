@@ -89,6 +89,7 @@ class Rollout:
         self.received: list[InferResponse] = []
         self.split = Split("r", "m", stable=1, candidate=2, weight=WHOLE // 2)
         self.configs = [CONFIG, CONFIG]
+        self.load_seconds = 0.0
         self.states = [ModelState.READY, ModelState.READY]
         self.publish()
 
@@ -99,6 +100,7 @@ class Rollout:
                 "m",
                 number,
                 self.states[number - 1],
+                load_seconds=self.load_seconds,
                 application=f"m:{number}" if number == 1 else application,
                 config=text_format.Parse(
                     self.configs[number - 1], mc.ModelConfig(name="m")

@@ -87,15 +87,29 @@ def test_a_candidate_that_is_not_ready_gets_nothing(rollout: Rollout) -> None:
     assert rollout.versions(1) == [2]
 
 
-def test_a_candidate_without_a_replica_gets_nothing_and_is_reported_after_seconds(rollout: Rollout) -> None:
+@pytest.mark.parametrize(("load_seconds", "patience"), [(0.5, 60), (90.0, 270)])
+def test_a_candidate_without_a_replica_gets_nothing_until_it_is_back(
+    rollout: Rollout, load_seconds: float, patience: int
+) -> None:
+    rollout.load_seconds = load_seconds
     rollout.publish(weight=WHOLE)
-    rollout.router.out = {2}
-    assert rollout.versions(2) == [1, 1]
-    assert [each.unavailable for _ in range(2) for each in rollout.traffic.take()] == [""]
+    rollout.router.lost["m:2"] = 1
     for _ in range(2):
-        assert rollout.outcomes().unavailable == "no replica of the candidate is available"
-    rollout.router.out = set()
-    assert rollout.traffic.take() == [] and rollout.versions(1) == [2]
+        rollout.router.out = {2}
+        assert rollout.versions(2) == [1, 1]
+        for _ in range(patience - 1):
+            found = rollout.outcomes()
+            assert found.absent and not found.unavailable, "it may come back"
+        rollout.router.out = set()
+        assert rollout.traffic.take() == [] and rollout.versions(1) == [2]
+        rollout.traffic.take()
+
+
+def test_a_candidate_that_does_not_come_back_is_reported(rollout: Rollout) -> None:
+    rollout.router.out = {2}
+    found = [rollout.outcomes().unavailable for _ in range(62)]
+    texts = [f"no replica of the candidate was available for {seconds} s" for seconds in (60, 61, 62)]
+    assert found == [""] * 59 + texts
 
 
 def test_an_ensemble_that_lacks_a_model_gets_nothing(

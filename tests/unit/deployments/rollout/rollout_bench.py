@@ -97,12 +97,17 @@ class RolloutBench:
         return await status(made)
 
     async def report(
-        self, made: RepositoryManager, candidate: VersionOutcomes, unavailable: str = "", number: int = 0
+        self,
+        made: RepositoryManager,
+        candidate: VersionOutcomes,
+        unavailable: str = "",
+        number: int = 0,
+        absent: bool = False,
     ) -> None:
         """Report outcomes as an ingress does."""
         self.reports += 1
         now = await status(made)
-        step = StepOutcomes(now.rollout, now.step, Outcomes(candidate=candidate), unavailable)
+        step = StepOutcomes(now.rollout, now.step, Outcomes(candidate=candidate), unavailable, absent)
         report = OutcomeReport("ingress", number or self.reports, [step])
         await made.report_outcomes(msgspec.msgpack.encode(report))
 

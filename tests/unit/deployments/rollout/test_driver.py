@@ -184,6 +184,18 @@ async def test_an_ingress_that_cannot_reach_the_candidate_ends_the_rollout_at_on
     assert ended.reason == "the candidate is unavailable: lost twice"
 
 
+async def test_a_promoted_candidate_without_a_replica_does_not_end_the_stable_version(
+    rollouts: RolloutBench,
+) -> None:
+    made = await rollouts.stepping()
+    await act(made, "promote")
+    rollouts.now += 290
+    await rollouts.report(made, VersionOutcomes(), absent=True)
+    assert state(await rollouts.after(made, 20)) == (PROMOTED, 100) and ready(made) == [1, 2]
+    assert state(await rollouts.after(made, 279)) == (PROMOTED, 100)
+    assert state(await rollouts.after(made, 2)) == (DONE, 100)
+
+
 async def test_a_report_is_added_once(rollouts: RolloutBench) -> None:
     made = await rollouts.stepping()
     rollouts.now += 10
