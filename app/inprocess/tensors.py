@@ -125,7 +125,7 @@ class Tensor:
         if self.data_type is DataType.BYTES:
             raise UnsupportedError("DLPack has no type for BYTES: use to_bytes_array or to_string_array")
         exported = received_tensor(self.wire(""))
-        exported._array = np.asarray(_Held(self, exported.as_numpy()))
+        exported._array = np.asarray(_Held(self, exported._numpy()))
         return exported.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
