@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.identifiers import deployment_name
 from app.ray_adapter.applications import versioned
+from app.ray_adapter.placement import placeable
 from deployments.parameters import ReplicaParameters, replica_parameters
 from deployments.spec import ModelSpec
 from nereid.deployments import stand_in
@@ -55,7 +56,8 @@ def options(spec: ModelSpec) -> dict[str, Any]:
 def _actor_options(parameters: ReplicaParameters) -> dict[str, Any]:
     # As in Triton, the operator decides how many models share the processors; Ray would refuse some. It adds
     # nodes only for models that say what they need.
-    reserved: dict[str, Any] = {"num_cpus": parameters.num_cpus, "resources": parameters.resources}
+    resources = parameters.resources | placeable(parameters.packed)
+    reserved: dict[str, Any] = {"num_cpus": parameters.num_cpus, "resources": resources}
     if parameters.memory_bytes:
         reserved["memory"] = parameters.memory_bytes
     return reserved

@@ -14,6 +14,7 @@ from app.core.errors import InferError, invalid_arg
 
 REPLICAS: Final = "ray_replicas"
 RESOURCES: Final = "ray_resources"
+PLACEMENT: Final = "ray_placement"
 NUM_CPUS: Final = "ray_num_cpus"
 MEMORY_BYTES: Final = "ray_memory_bytes"
 MAX_REPLICAS: Final = "max_replicas"
@@ -57,6 +58,7 @@ class ReplicaParameters(NamedTuple):
         resources: the custom Ray resources of a replica.
         num_cpus: the processors that Ray reserves for a replica.
         memory_bytes: the memory that Ray reserves for a replica; 0 for none.
+        packed: whether replicas are to lie on few nodes, not on as many as there are.
     """
 
     replicas: int
@@ -64,6 +66,7 @@ class ReplicaParameters(NamedTuple):
     resources: dict[str, float]
     num_cpus: float
     memory_bytes: int
+    packed: bool = False
 
     @property
     def variable(self) -> bool:
@@ -101,6 +104,7 @@ def replica_parameters(config: mc.ModelConfig) -> ReplicaParameters:
         _resources(config),
         _read(config, NUM_CPUS, 0.0, _amount, "a number of processors, such as 0.5"),
         _read(config, MEMORY_BYTES, 0, _positive, "a positive number of bytes"),
+        _read(config, PLACEMENT, "spread", _placement, "'spread' or 'pack'") == "pack",
     )
 
 
@@ -170,6 +174,10 @@ def _part(replicas: int, percent: float) -> int:
 
 def _natural(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _placement(text: str) -> str | None:
+    return text if text in ("spread", "pack") else None
 
 
 def _positive(text: str) -> int | None:

@@ -10,3 +10,4 @@ def prepare() -> None:
     load_internals()
     import_module("app.ray_adapter.replica_classes").share_replica_classes()
     import_module("app.ray_adapter.controller_pace").pace_controller()
+    import_module("app.ray_adapter.placement").spread_replicas()

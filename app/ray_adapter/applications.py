@@ -118,6 +118,32 @@ def replica_counts(application: str, deployment: str) -> ReplicaCounts | None:
     return ReplicaCounts(int(details["target_num_replicas"]), running)
 
 
+class Replicas(NamedTuple):
+    """How many replicas a deployment is to have, how many it has, and the nodes of those that run."""
+
+    target: int
+    present: int
+    nodes: tuple[str, ...]
+
+
+def replicas_by_deployment() -> dict[tuple[str, str], Replicas]:
+    """Return the replicas of every deployment, by its application and name."""
+    with _configuring:
+        client: Any = _get_global_client()
+        applications = client.get_serve_details()["applications"]
+    return {
+        (application, name): _described(details)
+        for application, described in applications.items()
+        for name, details in described["deployments"].items()
+    }
+
+
+def _described(details: Mapping[str, Any]) -> Replicas:
+    replicas = details["replicas"]
+    nodes = tuple(str(each["node_id"]) for each in replicas if each["state"] == "RUNNING")
+    return Replicas(int(details["target_num_replicas"]), len(replicas), nodes)
+
+
 def kill_starting(chosen: Callable[[str, Collection[str]], bool]) -> None:
     """Kill replicas that are being started, which may never return from the load of their model.
 

@@ -32,6 +32,16 @@ def gpus_by_node() -> list[int]:
     return [int(node["Resources"].get("GPU", 0)) for node in staying]
 
 
+def free_resources() -> dict[str, dict[str, float]]:
+    """Return the resources that are free on each node on which something may be placed, by the node's id."""
+    from ray._private import state
+
+    private: Any = state  # untyped in Ray
+    leaving = _gcs().get_draining_nodes(timeout=_ANSWER_S)
+    free = private.available_resources_per_node()
+    return {node: dict(found) for node, found in free.items() if node not in leaving}
+
+
 @cache
 def _gcs() -> Any:
     """Return a client of the GCS, which connects again by itself."""

@@ -35,6 +35,7 @@ from deployments.manager.requests import Requests
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.manager.serve import applications
 from deployments.manager.serve.nodes import NodeWatch, warn_of_nodes_out_of_reach
+from deployments.manager.serve.spreading import Spreading
 from deployments.manager.start_tables import start_tables
 from deployments.model_store.cache import private_root
 from deployments.model_store.config_overrides import PREFIX, ConfigOverrides
@@ -302,8 +303,15 @@ class RepositoryManager:
         self._set_gpus(nodes)
         cluster = self._settings.cluster
         if cluster.channel_address == NODE_ADDRESS:
-            watch = NodeWatch(self._ingress, self._settings.ingress.replicas, self._set_gpus)
+            spreading = Spreading(lambda: self.lifecycle.loaded)
+
+            def changed(nodes: Sequence[int]) -> None:
+                self._set_gpus(nodes)
+                spreading.nodes_changed()
+
+            watch = NodeWatch(self._ingress, self._settings.ingress.replicas, changed)
             self._background.start(watch.run(lambda: self._stopping))
+            self._background.start(spreading.run(lambda: self._stopping))
         else:
             warn_of_nodes_out_of_reach(len(nodes), cluster.channel_address)
 

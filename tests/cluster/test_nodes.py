@@ -22,6 +22,10 @@ from tests.server import Server, wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 NODES = ("first", "second")
+PAIRS = tuple(f"pair{number}" for number in range(6))
+"""Models with two replicas, which nothing places."""
+TWICE = 'parameters { key: "ray_replicas" value { string_value: "2" } }'
+PACKED = TWICE + ' parameters { key: "ray_placement" value { string_value: "pack" } }'
 PLACED = 'parameters {{ key: "ray_resources" value {{ string_value: "{{\\"{}\\": 0.01}}" }} }}'
 
 
@@ -78,6 +82,9 @@ def server(cluster: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     directory = tmp_path_factory.mktemp("nodes")
     for node in NODES:
         write_model(directory / "repository", node, more=PLACED.format(node))
+    for pair in PAIRS:
+        write_model(directory / "repository", pair, more=TWICE)
+    write_model(directory / "repository", "packed", more=PACKED)
     arguments = [
         f"--model-repository={directory / 'repository'}",
         "--channel-address=node",
@@ -117,6 +124,12 @@ def test_model_on_the_other_node(cluster: Nodes, server: Server) -> None:
         wait_until(lambda pid=replica: has_remote_client(pid), 10.0, "the other ingress")  # type: ignore[misc]
 
 
+def test_replicas_of_a_model_are_on_both_nodes_unless_they_are_packed(cluster: Nodes, server: Server) -> None:
+    for pair in PAIRS:
+        assert len(set(cluster.nodes_of(f"{pair}:1"))) == len(NODES), pair
+    assert len(cluster.nodes_of("packed:1")) == 2 and len(set(cluster.nodes_of("packed:1"))) == 1
+
+
 def test_files_of_a_request_reach_the_other_node(server: Server) -> None:
     client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=120)
     for node in NODES:
@@ -146,9 +159,17 @@ def test_every_node_has_an_ingress_as_nodes_come_and_go(cluster: Nodes, server: 
         return len(nodes) == len(set(nodes)) == count
 
     wait_until(lambda: ingresses(2), 30.0, "an ingress on both nodes")
-    with Load(server.http_port, "first", 4) as load:
+
+    def spread(count: int) -> bool:
+        nodes = [cluster.nodes_of(f"{pair}:1") for pair in PAIRS]
+        return all(len(found) == 2 and len(set(found)) == count for found in nodes)
+
+    with Load(server.http_port, "first", 4) as load, Load(server.http_port, PAIRS[0], 4) as pair:
         cluster.tell("lose the second node")
-        wait_until(lambda: ingresses(1), 60.0, "the other node's ingress alone")
+        wait_until(lambda: ingresses(1) and spread(1), 60.0, "the other node's ingress and replicas alone")
+        settled = len(pair.failures)
         cluster.tell("add a node")
         wait_until(lambda: ingresses(2), 90.0, "an ingress on the new node")
+        wait_until(lambda: spread(2), 90.0, "a replica of each pair on the new node")
     assert len(load.failures) <= 2 * 4, "more than what was in flight at the lost node"
+    assert settled <= 2 * 4 and len(pair.failures) == settled, "a move has lost requests"

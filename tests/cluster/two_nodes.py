@@ -3,12 +3,14 @@
 A program of its own because Ray reads RAY_AUTH_MODE when it is imported.
 """
 
+import os
 import shutil
 import sys
 import tempfile
 
 from ray.cluster_utils import Cluster
 
+os.environ["RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"] = "nereid.controller:prepare"  # as in cluster/ray.env
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"first": 1}})
 # Nodes share no temporary files; the path is short because sockets are made below it.
 private = {"TMPDIR": tempfile.mkdtemp(prefix="n", dir="/tmp")}

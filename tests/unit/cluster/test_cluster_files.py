@@ -49,6 +49,7 @@ def test_settings_of_ray_are_known_to_this_version() -> None:
     """Ray ignores names that it does not know."""
     package = Path(ray.__file__).parent
     sources = [*package.glob("_private/*.py"), *package.glob("_common/**/*.py"), package / "_raylet.so"]
+    sources += package.glob("serve/_private/constants.py")
     known = b"".join(path.read_bytes() for path in sources)
     unknown = [name for name in ray_environment() if name.removeprefix("RAY_").encode() not in known]
     assert unknown == []

@@ -8,6 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
+from app.ray_adapter.placement import placeable
 from deployments.builder import options
 from deployments.parameters import ReplicaParameters, ScalingBounds, replica_parameters
 from deployments.spec import ModelSpec
@@ -41,6 +42,7 @@ def test_scaling_bounds_have_defaults() -> None:
         ({"ray_replicas": "two"}, "'ray_replicas' must be a positive number, got 'two'"),
         ({"ray_replicas": ""}, "'ray_replicas' must be a positive number, got ''"),
         ({"ray_resources": "[]"}, "'ray_resources' must be a JSON object of numbers"),
+        ({"ray_placement": "far"}, "'ray_placement' must be 'spread' or 'pack', got 'far'"),
         ({"ray_num_cpus": "-1"}, "'ray_num_cpus' must be a number of processors, such as 0.5, got '-1'"),
         ({"ray_memory_bytes": "1G"}, "'ray_memory_bytes' must be a positive number of bytes, got '1G'"),
         ({"max_replicas": "0"}, "'max_replicas' must be a positive number, got '0'"),
@@ -79,9 +81,14 @@ def spec(replicas: int = 0, **parameters: str) -> ModelSpec:
 
 def test_replica_reserves_what_the_model_states() -> None:
     reserved = options(spec(ray_num_cpus="0.5", ray_memory_bytes="1000000", ray_resources='{"worker": 1}'))
-    expected = {"num_cpus": 0.5, "memory": 1000000, "resources": {"worker": 1.0}}
+    expected = {"num_cpus": 0.5, "memory": 1000000, "resources": {"worker": 1.0, **placeable(False)}}
     assert reserved["ray_actor_options"] == expected
-    assert options(spec())["ray_actor_options"] == {"num_cpus": 0.0, "resources": {}}
+    assert options(spec())["ray_actor_options"] == {
+        "num_cpus": 0.0,
+        "resources": placeable(False),
+    }
+    packed = options(spec(ray_placement="pack"))["ray_actor_options"]
+    assert packed["resources"] == placeable(True) != placeable(False)
 
 
 def test_candidate_starts_with_the_replicas_of_its_first_step() -> None:

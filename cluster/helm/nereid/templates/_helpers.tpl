@@ -149,6 +149,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 - {name: RAY_raylet_start_wait_time_s, value: "60"}
 - {name: RAY_gcs_server_port_wait_time_s, value: "120"}
 - {name: RAY_agent_register_timeout_ms, value: "300000"}
+- {name: RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH, value: "nereid.controller:prepare"}
 - {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: "600"}
 # At SIGTERM Ray starts what runs here on other Pods.
 - {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: {{ add 30 (include "nereid.exitTimeout" .) | quote }}}
