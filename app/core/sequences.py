@@ -7,6 +7,9 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import ErrorCode, Failure, InferError, invalid_arg
 from app.core.tensors import SequenceId
 
+END_SEQUENCES: Final = "end_sequences"
+"""The control verb by which a replica is told of sequences that have started or ended at another one."""
+
 _MISSING_START: Final = "must specify the START flag on the first request of the sequence"
 
 

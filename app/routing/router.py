@@ -14,7 +14,7 @@ from app.core.tensors import InferRequest
 from app.ray_adapter import replicas
 from app.routing.pool import ReplicaPool
 from app.routing.repeated_call import RepeatedCall
-from app.routing.sequence_call import SequenceCall
+from app.routing.sequence_call import SequenceCall, StaleSequences
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry, not_ready
 from app.routing.waiting_room import WaitingRoom
 from app.transport.memory.client_regions import with_inlined_regions
@@ -76,6 +76,7 @@ class Router:
         self._closing = Tasks()
         self._watching = Tasks()
         self._control_pools: set[str] = set()
+        self._stale = StaleSequences()
         self.table = RoutingTable()
         self._table_changed = asyncio.Event()
         self.ensembles: Ensembles | None = None
@@ -209,10 +210,12 @@ class Router:
         if request.regions and not all(channel.local for channel in channels):
             request, sink = with_inlined_regions(request, sink)
         if request.sequence_start:
-            return channels[0].submit(request, sink)
+            call = channels[0].submit(request, sink)
+            self._stale.started(channels, request.sequence_id)
+            return call
         remembered = max(*(entry.sequence_idle_s for entry in entries), _REMEMBER_LOSS_S)
         lost = any(pool.lost_within(remembered) for pool in pools)
-        return SequenceCall(channels, request, sink, lost)
+        return SequenceCall(channels, request, sink, lost, self._stale)
 
     def losses(self, entry: VersionEntry) -> int:
         """Return how many replicas of a version were lost since it is routed to, other than by a drain."""

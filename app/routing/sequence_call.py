@@ -1,15 +1,20 @@
 """Finds the replica that serves a sequence, without a table shared between processes."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import Failure, InferError
 from app.core.inference import Sink
-from app.core.sequences import is_missing_start, missing_start
+from app.core.sequences import END_SEQUENCES, is_missing_start, missing_start
+from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
 from app.transport.channel.client import Channel, ChannelCall, no_sink
 
+logger = logging.getLogger(__name__)
+
+_MOST_UNTOLD: Final = 4096
 LOST: Final = (
     "a replica of the model was lost, and the state of its sequences with it; restart the sequence with the"
     " START flag"
@@ -21,6 +26,45 @@ def rank(replica_id: str, sequence_id: SequenceId) -> bytes:
     return blake2b(f"{replica_id}\0{sequence_id!r}".encode(), digest_size=8).digest()
 
 
+class StaleSequences:
+    """Ends sequences at the replicas that they are not at, which may have earlier ones of the same ids.
+
+    A sequence starts at the first choice among the present replicas. Where others were present before, the
+    earlier one is at another, and a request without START could reach it.
+    """
+
+    def __init__(self) -> None:
+        self._tasks = Tasks()
+        self._untold: dict[Channel, dict[SequenceId, None]] = {}
+        """Replicas that are being told, with what they are to be told next."""
+
+    def started(self, channels: Sequence[Channel], sequence_id: SequenceId) -> None:
+        """End a sequence that has started anew at the first of these replicas, at the others."""
+        self._untold.get(channels[0], {}).pop(sequence_id, None)
+        self.end(channels[1:], sequence_id)
+
+    def end(self, channels: Iterable[Channel], sequence_id: SequenceId) -> None:
+        """Tell these replicas that a sequence has ended, without waiting for them."""
+        for channel in channels:
+            if channel not in self._untold:
+                self._untold[channel] = {}
+                self._tasks.start(self._tell(channel))
+            if len(self._untold[channel]) < _MOST_UNTOLD:
+                self._untold[channel][sequence_id] = None
+
+    async def _tell(self, channel: Channel) -> None:
+        untold = self._untold[channel]
+        try:
+            while untold:
+                ended = list(untold)
+                untold.clear()
+                await channel.control(END_SEQUENCES, ended)
+        except (InferError, OSError, TimeoutError) as error:
+            logger.debug("a replica was not told of sequences that have ended: %r", error)
+        finally:
+            del self._untold[channel]
+
+
 class SequenceCall:
     """A request that continues a sequence, retried until it reaches the replica that serves the sequence.
 
@@ -30,12 +74,21 @@ class SequenceCall:
     Args:
         channels: the replicas, first choice first; not empty.
         lost: whether a replica was lost recently, which the failure says when no replica has the sequence.
+        stale: ends the sequence at those that were not asked, when the request has END.
 
     Raises:
         InferError: UNAVAILABLE when the request cannot be sent to the first choice.
     """
 
-    def __init__(self, channels: Sequence[Channel], request: InferRequest, sink: Sink, lost: bool) -> None:
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        request: InferRequest,
+        sink: Sink,
+        lost: bool,
+        stale: StaleSequences,
+    ) -> None:
+        self._stale = stale
         self._others = iter(channels[1:])
         self._request = request
         self._sink = sink
@@ -66,6 +119,8 @@ class SequenceCall:
             self._sink(response)
 
     def _finish(self, response: InferResponse) -> None:
+        if self._request.sequence_end:
+            self._stale.end(self._others, self._request.sequence_id)
         sink, self._sink = self._sink, no_sink
         sink(response)
 

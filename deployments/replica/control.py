@@ -10,7 +10,9 @@ from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig, configure_logging
 from app.core.residency import USE, ReplicaUse
 from app.core.rollout.outcomes import COMPUTE, Executions
+from app.core.sequences import END_SEQUENCES
 from app.core.statistics import CustomFamily, EnsembleReports, ReplicaReport
+from app.core.tensors import SequenceId
 from backends.base import Backend
 from deployments.replica.compute import ComputeMeter
 from deployments.replica.load import replica_load
@@ -37,7 +39,7 @@ class ReplicaHandler:
         self._node = node
         self._use = UseMeter(served)
         self._compute = ComputeMeter(served.statistics)
-        self._verbs: dict[str, tuple[type, Callable[[Any], Awaitable[object]]]] = {
+        self._verbs: dict[str, tuple[Any, Callable[[Any], Awaitable[object]]]] = {
             "log": (LogConfig, self._configure_logging),
             "statistics": (type(None), self._statistics),
             "ensembles": (type(None), self._ensemble_statistics),
@@ -45,6 +47,7 @@ class ReplicaHandler:
             LOAD: (type(None), self._load),
             USE: (type(None), self._read_use),
             COMPUTE: (type(None), self._take_executions),
+            END_SEQUENCES: (list[int | str], self._end_sequences),
         }
         """The type of the argument and the handler of each verb."""
 
@@ -83,6 +86,10 @@ class ReplicaHandler:
             return []
         # A model in a process of its own may be slow to answer.
         return msgspec.convert(await asyncio.to_thread(backend.metrics), list[CustomFamily])
+
+    async def _end_sequences(self, ended: list[SequenceId]) -> None:
+        for sequence_id in ended:
+            self._served.scheduler.end_sequence(sequence_id)
 
     async def _load(self, _: None) -> ReplicaLoad:
         return await replica_load(self._served, self._node)

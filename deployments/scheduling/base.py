@@ -8,6 +8,7 @@ from functools import partial
 
 from app.core.errors import unavailable
 from app.core.statistics import Statistics
+from app.core.tensors import SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
 from deployments.scheduling.admission import Admission
@@ -45,6 +46,9 @@ class Scheduler(ABC):
     def sequences(self) -> int:
         """Sequences that have not ended; 0 for a scheduler without any."""
         return 0
+
+    def end_sequence(self, sequence_id: SequenceId) -> None:  # noqa: B027  (most schedulers have none)
+        """End a sequence that was started anew, or has ended, at another replica; unknown ones are none."""
 
     @property
     def expected_wait_ns(self) -> int:

@@ -82,8 +82,8 @@ class Client:
     def close(self) -> None:
         self._connection.close()
 
-    def add(self, sequence_id: int | str, value: int, start: bool = False) -> Answer:
-        parameters = {"sequence_id": sequence_id, "sequence_start": start, "sequence_end": False}
+    def add(self, sequence_id: int | str, value: int, start: bool = False, end: bool = False) -> Answer:
+        parameters = {"sequence_id": sequence_id, "sequence_start": start, "sequence_end": end}
         tensor = {"name": "INPUT", "shape": [1, 1], "datatype": "INT64", "data": [value]}
         self._connection.request(
             "POST", "/v2/models/sums/infer", json.dumps({"inputs": [tensor], "parameters": parameters})
@@ -110,7 +110,7 @@ def client_of(server: Server, pid: int) -> Client:
 def clients(server: Server, repository: Path) -> Iterator[list[Client]]:
     """A client of each ingress; the model `sums` has two replicas."""
     directory = repository / "sums" / "1"
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / "model.py").write_text(MODEL)
     (directory.parent / "config.pbtxt").write_text(CONFIG)
     control = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
@@ -155,3 +155,27 @@ def test_only_the_sequences_of_a_killed_replica_are_lost(server: Server, clients
     for place, name in enumerate(lost):
         assert clients[place % 2].add(name, 7, start=True).total == 7
         assert clients[(place + 1) % 2].add(name, 1).total == 8
+
+
+def test_sequence_that_is_started_anew_leaves_no_earlier_state(server: Server, clients: list[Client]) -> None:
+    """Those that started while a replica was away are at the other, and their ids belong to the new one."""
+    names = [f"anew {number}" for number in range(30)]
+    victim, survivor = server.processes("sums:1")
+    os.kill(victim, signal.SIGKILL)
+
+    def moved() -> bool:
+        return {client.add(name, 1, start=True).pid for name in names for client in clients} == {survivor}
+
+    wait_until(moved, 10.0, "both ingresses have noticed")
+    wait_until(lambda: len(set(server.processes("sums:1")) - {victim}) == 2, 30.0, "Serve brings it back")
+
+    def spread() -> bool:
+        return all(len({client.add(name, 2, start=True).pid for name in names}) == 2 for client in clients)
+
+    wait_until(spread, 30.0, "both ingresses know the new replica")
+    for place, name in enumerate(names):
+        started = clients[place % 2].add(name, 5, start=True)
+        ended = clients[(place + 1) % 2].add(name, 1, end=True)
+        assert ended == Answer(started.total + 1, started.pid)
+    answers = [client.add(name, 1) for name in names for client in clients]
+    assert all("must specify the START flag" in answer.refusal for answer in answers), answers

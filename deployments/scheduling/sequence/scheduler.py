@@ -11,7 +11,7 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import Failure, invalid_arg, unavailable
+from app.core.errors import Failure, unavailable
 from app.core.inference import Sink
 from app.core.sequences import missing_start
 from app.core.statistics import Statistics
@@ -212,16 +212,7 @@ class SequenceScheduler(Scheduler):
             InferError: see `submit`.
         """
         infer = request.infer
-        if not (self._iterative or infer.sequence_id):
-            raise invalid_arg(
-                f"inference request to model '{self._model}' must specify a non-zero or non-empty"
-                " correlation ID"
-            )
-        if request.rows != 1:
-            raise invalid_arg(
-                f"inference request to model '{self._model}' must specify batch-size 1 due to requirements"
-                " of sequence batcher"
-            )
+        request.check(self._model, self._iterative)
         if self._iterative:
             return None
         self._controls.check(infer.sequence_id, infer.id)
@@ -362,8 +353,17 @@ class SequenceScheduler(Scheduler):
         if sequence.running is None:
             self._end(sequence)
 
+    def end_sequence(self, sequence_id: SequenceId) -> None:
+        sequence = self._live.get(sequence_id)
+        if sequence is not None:
+            self._close(sequence)
+
     def _expire(self, sequence: Sequence) -> None:
         logger.info("sequence %s of model '%s' was idle for too long", sequence.id, self._model)
+        self._close(sequence)
+
+    def _close(self, sequence: Sequence) -> None:
+        """End a sequence once the requests that it has are executed; later ones do not find it."""
         sequence.closed = True
         if sequence.running is None and not sequence.queued:
             self._end(sequence)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from app.core.errors import invalid_arg
 from app.core.tensors import InferRequest, SequenceId
 from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.dynamic.ordering import ResponseOrder
@@ -32,6 +33,23 @@ class SequenceRequest(QueuedRequest):
     def begins(self) -> bool:
         """Whether its execution begins a sequence; one that may be rescheduled is a sequence of its own."""
         return self.client.sequence_start or (self.may_reschedule and not self.dispatch_ns)
+
+    def check(self, model: str, iterative: bool) -> None:
+        """Check what every request of a sequence must have.
+
+        Raises:
+            InferError: INVALID_ARG without an id, unless sequences are `iterative`; with a batch size other
+                than 1.
+        """
+        if not (iterative or self.infer.sequence_id):
+            raise invalid_arg(
+                f"inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
+            )
+        if self.rows != 1:
+            raise invalid_arg(
+                f"inference request to model '{model}' must specify batch-size 1 due to requirements of"
+                " sequence batcher"
+            )
 
     def prepare(self, controls: Controls, states: States, start: bool) -> None:
         """Give the model its control tensors along with the client's inputs."""

@@ -1,10 +1,8 @@
 """The router over real channels: a new table opens pools, closes others, and in which order."""
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,13 +11,12 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
-from app.core.tensors import InferRequest, RegionSlice, Tensor
+from app.core.tensors import InferRequest
 from app.ray_adapter import replicas
 from app.routing import router as router_module
 from app.routing.router import Router
 from app.routing.table import IDLE, ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.routing.waiting_room import WaitingRoom, resolve_loaded
-from app.transport.memory.client_regions import SHM_DIRECTORY
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
 from tests.waiting import let_run, until
 
@@ -311,31 +308,6 @@ async def test_close_waits_for_requests_in_flight(handles: Handles, start: Start
     a.answer()
     await asyncio.wait_for(closing, 5)
     assert sink.by() == ["a"]
-
-
-@pytest.mark.parametrize("start_flag", [False, True])
-async def test_shared_memory_of_a_sequence_on_another_node(
-    router: Router, start: Start, start_flag: bool
-) -> None:
-    (a,) = await start("a")
-    config = mc.ModelConfig(sequence_batching=mc.ModelSequenceBatching())
-    keeps = msgspec.structs.replace(entry("m:1"), config=config.SerializeToString())
-    applying = asyncio.create_task(router.apply(table(1, keeps)))
-    await asyncio.sleep(0)
-    replicas.publish("m:1", a.metadata("another"))
-    await asyncio.wait_for(applying, 5)
-    file = Path(SHM_DIRECTORY, f"nereid-router-{os.getpid()}")
-    file.write_bytes(b"12345678")
-    try:
-        place = RegionSlice("r", 0, 8, file.name, file.stat().st_ino)
-        inputs = (Tensor("I", "UINT8", (8,), place),)
-        turn = InferRequest("m", "", inputs, sequence_id=7, sequence_start=start_flag, regions=True)
-        send(router, turn, Sink())
-        await until(lambda: a.taken == 1)
-    finally:
-        file.unlink()
-    (taken, _), *_ = a.held
-    assert (bytes(taken.inputs[0].data), taken.regions) == (b"12345678", False)
 
 
 async def test_a_request_for_an_idle_version_waits_for_its_replica(router: Router, start: Start) -> None:

@@ -8,16 +8,16 @@ from functools import partial
 import pytest
 
 from app.core.errors import ErrorCode, Failure
-from app.core.sequences import missing_start
+from app.core.sequences import END_SEQUENCES, missing_start
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.routing.pool import ReplicaPool
-from app.routing.sequence_call import LOST, SequenceCall, rank
+from app.routing.sequence_call import LOST, SequenceCall, StaleSequences, rank
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start
 from tests.waiting import until
 
 
-def turn(sequence_id: int | str, start: bool = False) -> InferRequest:
-    return InferRequest("m", "", (), sequence_id=sequence_id, sequence_start=start)
+def turn(sequence_id: int | str, start: bool = False, end: bool = False) -> InferRequest:
+    return InferRequest("m", "", (), sequence_id=sequence_id, sequence_start=start, sequence_end=end)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_live_sequence_stays_when_replicas_are_added(pools: list[ReplicaPo
     sink = Sink()
     first, second, _ = ordered(replicas, 7)
     for _number in range(3):
-        SequenceCall(pools[0].channels_for(7), turn(7), sink, lost=False)
+        SequenceCall(pools[0].channels_for(7), turn(7), sink, lost=False, stale=StaleSequences())
         await until(lambda: bool(first.held))
         refuse(first)  # it came after the sequence started at the second
         await until(lambda: bool(second.held))
@@ -87,7 +87,7 @@ async def test_missing_sequence_is_reported(pools: list[ReplicaPool], start: Sta
     await connect(pools, *replicas)
     sink = Sink()
     for lost, cause in ((False, ""), (True, LOST)):
-        SequenceCall(pools[0].channels_for("x"), turn("x"), sink, lost)
+        SequenceCall(pools[0].channels_for("x"), turn("x"), sink, lost, StaleSequences())
         for replica in ordered(replicas, "x"):
             await until(partial(_asked, replica))
             refuse(replica)
@@ -112,7 +112,7 @@ async def test_cancel_reaches_the_replica_that_has_it(pools: list[ReplicaPool], 
     await connect(pools, *replicas)
     sink = Sink()
     first, second = ordered(replicas, 7)
-    call = SequenceCall(pools[0].channels_for(7), turn(7), sink, lost=False)
+    call = SequenceCall(pools[0].channels_for(7), turn(7), sink, lost=False, stale=StaleSequences())
     await until(lambda: bool(first.held))
     refuse(first)
     await until(lambda: bool(second.held))
@@ -120,12 +120,50 @@ async def test_cancel_reaches_the_replica_that_has_it(pools: list[ReplicaPool], 
     await until(lambda: len(second.cancelled) == 1)
 
 
+async def test_end_reaches_the_replicas_that_were_not_asked(pools: list[ReplicaPool], start: Start) -> None:
+    replicas = await start("a", "b", "c")
+    await connect(pools, *replicas)
+    sink, stale = Sink(), StaleSequences()
+    first, second, third = ordered(replicas, 7)
+    SequenceCall(pools[0].channels_for(7), turn(7, end=True), sink, lost=False, stale=stale)
+    await until(lambda: bool(first.held))
+    refuse(first)
+    await until(lambda: bool(second.held))
+    second.answer()
+    await until(lambda: third.controls == [(END_SEQUENCES, [7])])
+    assert first.controls == second.controls == [], "the first has said that it does not have it"
+
+
+async def test_replica_is_told_of_many_sequences_together(pools: list[ReplicaPool], start: Start) -> None:
+    replicas = await start("a", "b")
+    await connect(pools, *replicas)
+    stale = StaleSequences()
+    a, b = pools[0].channels
+    for sequence_id in (1, "x", 3):
+        stale.end([a, b], sequence_id)
+    stale.started([a, b], 3)
+    await until(lambda: len([each for each in replicas if each.controls]) == 2)
+    told = {str(each.controls) for each in replicas}
+    assert told == {str([(END_SEQUENCES, [1, "x"])]), str([(END_SEQUENCES, [1, "x", 3])])}
+
+
+async def test_replica_that_is_lost_is_told_no_more(pools: list[ReplicaPool], start: Start) -> None:
+    (a,) = await start("a")
+    await connect(pools, a)
+    stale = StaleSequences()
+    channels = list(pools[0].channels)
+    await a.server.close()
+    await until(lambda: not pools[0].channels)
+    stale.end(channels, 1)
+    await until(lambda: not stale._untold)
+
+
 class Receiver:
     """Keeps its request to cancel it, as the fronts do."""
 
     def __init__(self, pool: ReplicaPool) -> None:
         self.answered = False
-        self.call = SequenceCall(pool.channels_for(7), turn(7), self.take, lost=False)
+        self.call = SequenceCall(pool.channels_for(7), turn(7), self.take, lost=False, stale=StaleSequences())
 
     def take(self, response: InferResponse) -> None:
         self.answered = response.final

@@ -7,6 +7,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig
+from app.core.sequences import END_SEQUENCES
 from deployments.replica import control
 from tests.unit.deployments.served_model_bench import Bench, request
 
@@ -73,3 +74,9 @@ def test_unknown_verb_is_refused(bench: Bench) -> None:
     with pytest.raises(InferError, match="unknown control verb 'x'") as caught:
         bench.control("x")
     assert caught.value.code is ErrorCode.UNSUPPORTED
+
+
+def test_sequences_of_a_model_without_any_are_none(bench: Bench) -> None:
+    bench.load()
+    bench.control(END_SEQUENCES, [1, "x"])
+    assert bench.report().pending == 0

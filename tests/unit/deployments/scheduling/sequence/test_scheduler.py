@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from deployments.replica.served_model import ServedModel
 from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     CONTROLS,
     STATE,
@@ -277,6 +278,32 @@ def test_delay_hook_of_the_oldest_strategy(bench: SequenceBench, monkeypatch: py
     assert not bench.backend.batches, "a sequence has one request in the batcher"
     answers.append(bench.submit(2, 5, start=True)[0])
     assert [output(answer) for answer in answers] == [1, 2, 5]
+
+
+def test_sequence_that_has_started_at_another_replica_ends(bench: SequenceBench) -> None:
+    model = bench.load(config(ONE_SLOT))
+    bench.infer(7, 1, start=True)
+    bench.plane.call(_end(model, 7, 9), 5)
+    assert model.scheduler.sequences == 0
+    assert "must specify the START flag" in refusal(bench, 7, 1).message
+    assert bench.infer(8, 2, start=True) == 2, "it has left its slot"
+
+
+def test_requests_that_an_ended_sequence_has_are_executed(bench: SequenceBench) -> None:
+    model = bench.load(config(ONE_SLOT))
+    bench.infer(7, 1, start=True)
+    bench.hold()
+    answers = [bench.submit(7, 10)[0] for _ in range(2)]
+    bench.entered()
+    bench.plane.call(_end(model, 7), 5)
+    bench.free()
+    assert [output(answer) for answer in answers] == [11, 21]
+    assert "must specify the START flag" in refusal(bench, 7, 1).message
+
+
+async def _end(model: ServedModel, *ended: int | str) -> None:
+    for each in ended:
+        model.scheduler.end_sequence(each)
 
 
 def test_backlog_expires(bench: SequenceBench) -> None:
