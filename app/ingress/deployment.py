@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -53,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 _NOTICE_S = 0.5
 """Time between not-ready health and the closing of listening sockets, for load balancers to notice."""
+_FAULT_S = 15.0
+"""A manager that has ended is started again in less: its requests wait for it."""
 
 
 class Ingress:
@@ -64,7 +67,8 @@ class Ingress:
         self._key = key
         self._id = uuid.uuid4().hex
         self._fronts: list[Front] = []
-        self._manager = ManagerClient(manager)
+        self._health: list[ClusterHealth] = []
+        self._manager = ManagerClient(manager, self._fault)
         self._plane = LoopThread("data-plane")
         self._node_id = node_id()
         self._deployment = replica_deployment()
@@ -155,7 +159,8 @@ class Ingress:
             await self._open_peers()
         self._routing = asyncio.Event()
         following = follow(self._manager, self._router, self._id, self._on_table)
-        watching = [health.watch() for health in self._cluster_health()]
+        self._health = self._cluster_health()
+        watching = [health.watch() for health in self._health]
         reporting = OutcomeReporter(self._service.rollouts, self._manager.report_outcomes, self._id).run()
         using = [] if use is None else [use.run()]
         tasks = (following, *watching, reporting, *using)
@@ -215,6 +220,11 @@ class Ingress:
         many_nodes = self._settings.cluster.channel_address == NODE_ADDRESS
         report = ClusterReport(self._service)
         return server_health(manager, many_nodes, report.unready, report.degraded)
+
+    def _fault(self) -> str:
+        """Return what has kept the repository manager from working for some time."""
+        now = time.monotonic()
+        return ", ".join(filter(None, (health.lasting(_FAULT_S, now) for health in self._health)))
 
     def _on_table(self, table: RoutingTable) -> None:
         self._observer.apply(table.live)

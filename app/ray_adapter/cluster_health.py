@@ -142,11 +142,15 @@ class ClusterHealth:
                 self.look(time.monotonic())
                 await next_turn(_LOOK_S)
 
+    def lasting(self, seconds: float, now: float) -> str:
+        """Return what has been wrong for so long; "" for nothing."""
+        return ", ".join(f"{part.name} {part.fault}" for part in self._parts if part.lasts(seconds, now))
+
     def look(self, now: float) -> None:
         """Bring `fault` up to date."""
         for part in self._parts:
             part.look(now)
-        fault = ", ".join(f"{part.name} {part.fault}" for part in self._parts if part.fault)
+        fault = self.lasting(0.0, now)
         if fault != self.fault:
             self.fault = fault
             self._changed(fault)

@@ -18,6 +18,10 @@ from app.routing.table import RoutingTable, decode_table
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
+_LOOK_S = 1.0
+_PATIENCE = 5
+"""Looks in a row at which something that the manager needs is missing, after which nobody waits for it."""
+_AWAY = "models cannot be loaded, unloaded, replaced or listed at present"
 MAX_CALLS = 512
 """Calls of clients in flight: fewer than Serve's limit for the manager, which ingresses also use."""
 MAX_FILE_BYTES = 512 << 20
@@ -27,11 +31,17 @@ MAX_FILE_BYTES = 512 << 20
 class ManagerClient:
     """The repository manager behind its Serve handle.
 
-    A call goes on after its client has disconnected, so calls in flight are limited in number and bytes.
+    A call goes on after its client has disconnected, so calls in flight are limited in number and bytes. It
+    may take as long as it takes while the manager can work; else it is answered after some seconds.
+
+    Args:
+        handle: the Serve handle.
+        fault: returns what keeps the manager from working, "" for nothing, as far as this process knows.
     """
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, fault: Callable[[], str] = lambda: "") -> None:
         self._handle = handle
+        self._fault = fault
         self._calls: dict[asyncio.Future[Any], int] = {}
 
     async def index(self) -> list[tuple[str, str, str, str]]:
@@ -51,6 +61,7 @@ class ManagerClient:
 
         `directory`: see `Requests.load`.
         """
+        self._require_health()
         size = sum(map(len, files.values()))
         arguments = (name, config, dict(files), requested_by, directory)
         await self._call(self._handle.load, *arguments, nbytes=size)
@@ -61,6 +72,7 @@ class ManagerClient:
         return found
 
     async def unload(self, name: str, unload_dependents: bool, requested_by: str = "") -> None:
+        self._require_health()
         await self._call(self._handle.unload, name, unload_dependents, requested_by)
 
     async def demand(self, name: str) -> None:
@@ -86,6 +98,7 @@ class ManagerClient:
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
         """Change or start a rollout in the name of `who`; return when every ingress routes by the change."""
+        self._require_health()
         encoded = to_msgpack(change)
         status = await self._call(self._handle.change_rollout, name, encoded, who)
         return msgspec.msgpack.decode(status, type=RolloutStatus)
@@ -101,7 +114,18 @@ class ManagerClient:
         call = asyncio.ensure_future(_result(method.remote(*arguments)))
         calls[call] = nbytes
         call.add_done_callback(self._on_done)
-        return await asyncio.shield(call)
+        missed = 0
+        while not (await asyncio.wait({call}, timeout=_LOOK_S))[0]:
+            fault = self._fault()
+            missed = missed + 1 if fault else 0
+            if missed >= _PATIENCE:
+                raise unavailable(f"{_AWAY}: {fault}; what was begun goes on when that is back")
+        return call.result()
+
+    def _require_health(self) -> None:
+        """Refuse a change that nobody could carry out now, and that would be made when nobody expects it."""
+        if fault := self._fault():
+            raise unavailable(f"{_AWAY}: {fault}; nothing was changed, repeat the request later")
 
     def _on_done(self, call: asyncio.Future[Any]) -> None:
         del self._calls[call]

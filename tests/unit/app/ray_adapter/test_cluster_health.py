@@ -157,6 +157,16 @@ async def test_process_that_runs_is_asked_half_as_often_until_it_is_in_trouble(
     asking.cancel()
 
 
+def test_health_tells_what_is_wrong_for_long(sleeper: "subprocess.Popen[bytes]") -> None:
+    part = Part("it", Peer().ask, ANSWER_S, process(sleeper.pid))
+    health = ClusterHealth([part])
+    sleeper.kill()
+    sleeper.wait()
+    health.look(10.0)
+    assert health.lasting(15.0, 24.0) == ""
+    assert health.lasting(15.0, 25.0) == health.fault == "it has ended"
+
+
 def test_changes_are_told_once_and_together(sleeper: "subprocess.Popen[bytes]") -> None:
     async def ask() -> None: ...
 

@@ -1,20 +1,17 @@
 """The service of an ingress: what it tells of models, and how one request becomes one answer."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from app.core.errors import ErrorCode, FailureReason, InferError, not_found
+from app.core.errors import ErrorCode, InferError
 from app.core.rollout.status import RolloutChange
 from app.core.server_metadata import EXTENSIONS
 from app.core.tensors import InferRequest
 from app.ingress.service.routed import RoutedInferenceService
-from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import GeneralSettings, IngressSettings, RepositorySettings, ServerSettings
@@ -28,7 +25,6 @@ from tests.unit.app.routing_fakes import (
     counters,
     entry,
 )
-from tests.waiting import let_run
 
 LENIENT = ServerSettings(repository=RepositorySettings(strict_readiness=False))
 UNLOADED = entry("gone", state=ModelState.UNAVAILABLE, reason="unloaded")
@@ -260,128 +256,3 @@ def test_default_deadline_is_for_requests_that_bring_none() -> None:
 
 def test_resolve_refuses_an_unknown_model() -> None:
     assert refusal(lambda: of().resolve("m"))[1] == "Request for unknown model: 'm' is not found"
-
-
-class Method:
-    """One method of the manager behind a Serve handle."""
-
-    def __init__(self, outcome: Any) -> None:
-        self.outcome = outcome
-        self.arguments: tuple[Any, ...] = ()
-
-    def remote(self, *arguments: Any) -> Awaitable[Any]:
-        self.arguments = arguments
-        return self._answer()
-
-    async def _answer(self) -> Any:
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
-
-
-class Handle:
-    def __init__(self, outcome: Any = None) -> None:
-        self.index = self.load = self.unload = self.watch = self.receive = Method(outcome)
-
-
-async def test_manager_is_called_through_its_handle() -> None:
-    handle = Handle([("m", "1", "READY", "")])
-    client = ManagerClient(handle)
-    assert await client.index() == [("m", "1", "READY", "")]
-    await client.load("m", None, {})
-    assert [*handle.load.arguments] == ["m", None, {}, "", ""]
-    await client.unload("m", True)
-    assert [*handle.load.arguments] == ["m", True, ""]
-    handle.load.outcome = b"table"
-    assert await client.watch("me", 3) == b"table"
-    assert [*handle.load.arguments] == ["me", 3]
-    await client.receive("me", 4)
-    assert [*handle.load.arguments] == ["me", 4]
-
-
-class Response:
-    """As Serve's: who stops waiting for it has not ended the call."""
-
-    def __init__(self) -> None:
-        self.cancelled = False
-
-    def __await__(self) -> Generator[Any, None, bytes]:
-        return asyncio.shield(asyncio.get_running_loop().create_future()).__await__()
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-async def test_cancelled_watch_is_cancelled_at_the_manager() -> None:
-    response = Response()
-    client = ManagerClient(SimpleNamespace(watch=SimpleNamespace(remote=lambda *_: response)))
-    watching = asyncio.create_task(client.watch("me", 3))
-    await asyncio.sleep(0)
-    assert not response.cancelled
-    watching.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await watching
-    assert response.cancelled
-
-
-async def test_manager_calls_are_limited_also_after_their_clients_left() -> None:
-    answers: list[asyncio.Future[None]] = []
-
-    def remote(*_: Any) -> asyncio.Future[None]:
-        answers.append(asyncio.get_running_loop().create_future())
-        return answers[-1]
-
-    client = ManagerClient(SimpleNamespace(load=SimpleNamespace(remote=remote)))
-    half = {"f": bytes(MAX_FILE_BYTES // 2)}
-    for files in (half, half, *[{}] * (MAX_CALLS - 2)):
-        asking = asyncio.create_task(client.load("m", None, files))
-        await asyncio.sleep(0)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-    with pytest.raises(InferError, match="too many requests to the repository manager"):
-        await client.load("m", None, {})
-    answers[-1].set_exception(not_found("no such model"))
-    await let_run()
-    with pytest.raises(InferError, match="too many requests to the repository manager"):
-        await client.load("m", None, {"f": b"1"})
-    asking = asyncio.create_task(client.load("m", None, {}))
-    await asyncio.sleep(0)
-    answers[-1].set_result(None)
-    await asking
-
-
-class Derived(InferError, RuntimeError):
-    """As Serve makes them: of our error and its own."""
-
-
-class Wrapped(Exception):
-    def __init__(self, cause: Exception) -> None:
-        super().__init__("a long traceback")
-        self.cause = cause
-
-
-ERRORS = [
-    (not_found("no such model"), ErrorCode.NOT_FOUND, "no such model"),
-    (Derived(ErrorCode.NOT_FOUND, "no such model"), ErrorCode.NOT_FOUND, "no such model"),
-    (Wrapped(not_found("no such model")), ErrorCode.NOT_FOUND, "no such model"),
-    (
-        Wrapped(KeyError("a secret")),
-        ErrorCode.UNAVAILABLE,
-        "the repository manager does not answer: Wrapped",
-    ),
-    (
-        RuntimeError("a secret"),
-        ErrorCode.UNAVAILABLE,
-        "the repository manager does not answer: RuntimeError",
-    ),
-]
-
-
-@pytest.mark.parametrize(("error", "code", "text"), ERRORS)
-async def test_errors_of_the_manager(error: Exception, code: ErrorCode, text: str) -> None:
-    with pytest.raises(InferError) as caught:
-        await ManagerClient(Handle(error)).index()
-    assert (caught.value.code, caught.value.message) == (code, text)
-    assert type(caught.value) is InferError
-    assert caught.value.reason is FailureReason.OTHER

@@ -1,0 +1,177 @@
+"""The client of the repository manager: limits, errors, and how long it waits for whom."""
+
+import asyncio
+from collections.abc import Awaitable, Generator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.core.errors import ErrorCode, FailureReason, InferError, not_found
+from app.routing import manager_client
+from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
+from tests.waiting import let_run, until
+
+
+class Method:
+    """One method of the manager behind a Serve handle."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+        self.arguments: tuple[Any, ...] = ()
+
+    def remote(self, *arguments: Any) -> Awaitable[Any]:
+        self.arguments = arguments
+        return self._answer()
+
+    async def _answer(self) -> Any:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class Handle:
+    def __init__(self, outcome: Any = None) -> None:
+        self.index = self.load = self.unload = self.watch = self.receive = Method(outcome)
+
+
+async def test_manager_is_called_through_its_handle() -> None:
+    handle = Handle([("m", "1", "READY", "")])
+    client = ManagerClient(handle)
+    assert await client.index() == [("m", "1", "READY", "")]
+    await client.load("m", None, {})
+    assert [*handle.load.arguments] == ["m", None, {}, "", ""]
+    await client.unload("m", True)
+    assert [*handle.load.arguments] == ["m", True, ""]
+    handle.load.outcome = b"table"
+    assert await client.watch("me", 3) == b"table"
+    assert [*handle.load.arguments] == ["me", 3]
+    await client.receive("me", 4)
+    assert [*handle.load.arguments] == ["me", 4]
+
+
+class Response:
+    """As Serve's: who stops waiting for it has not ended the call."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        return asyncio.shield(asyncio.get_running_loop().create_future()).__await__()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+async def test_cancelled_watch_is_cancelled_at_the_manager() -> None:
+    response = Response()
+    client = ManagerClient(SimpleNamespace(watch=SimpleNamespace(remote=lambda *_: response)))
+    watching = asyncio.create_task(client.watch("me", 3))
+    await asyncio.sleep(0)
+    assert not response.cancelled
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    assert response.cancelled
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager_client, "_LOOK_S", 0.01)
+
+
+@pytest.mark.usefixtures("quick_looks")
+async def test_call_that_nobody_works_on_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    faults = ["Ray's GCS does not answer"]
+    manager = SimpleNamespace(index=SimpleNamespace(remote=Response), load=SimpleNamespace(remote=Response))
+    client = ManagerClient(manager, lambda: faults[0])
+    text = "models cannot be loaded, unloaded, replaced or listed at present: Ray's GCS does not answer; "
+    for change in (client.load("m", None, {}), client.unload("m", False)):
+        with pytest.raises(InferError) as refused:
+            await asyncio.wait_for(change, 5)
+        assert refused.value.code is ErrorCode.UNAVAILABLE
+        assert refused.value.message == f"{text}nothing was changed, repeat the request later"
+    with pytest.raises(InferError, match="does not answer; what was begun goes on when that is back"):
+        await asyncio.wait_for(client.index(), 5)
+
+
+@pytest.mark.usefixtures("quick_looks")
+async def test_load_takes_as_long_as_it_takes_while_the_manager_can_work() -> None:
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    looks = 0
+
+    def fault() -> str:
+        """There is one for one look less than is waited, again and again."""
+        nonlocal looks
+        looks += 1
+        return "the repository manager does not answer" if looks % manager_client._PATIENCE else ""
+
+    manager = SimpleNamespace(demand=SimpleNamespace(remote=lambda _: answer))
+    loading = asyncio.ensure_future(ManagerClient(manager, fault).demand("m"))
+    await until(lambda: looks > 4 * manager_client._PATIENCE)
+    assert not loading.done()
+    answer.set_result(None)
+    await asyncio.wait_for(loading, 5)
+
+
+async def test_manager_calls_are_limited_also_after_their_clients_left() -> None:
+    answers: list[asyncio.Future[None]] = []
+
+    def remote(*_: Any) -> asyncio.Future[None]:
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[-1]
+
+    client = ManagerClient(SimpleNamespace(load=SimpleNamespace(remote=remote)))
+    half = {"f": bytes(MAX_FILE_BYTES // 2)}
+    for files in (half, half, *[{}] * (MAX_CALLS - 2)):
+        asking = asyncio.create_task(client.load("m", None, files))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    with pytest.raises(InferError, match="too many requests to the repository manager"):
+        await client.load("m", None, {})
+    answers[-1].set_exception(not_found("no such model"))
+    await let_run()
+    with pytest.raises(InferError, match="too many requests to the repository manager"):
+        await client.load("m", None, {"f": b"1"})
+    asking = asyncio.create_task(client.load("m", None, {}))
+    await asyncio.sleep(0)
+    answers[-1].set_result(None)
+    await asking
+
+
+class Derived(InferError, RuntimeError):
+    """As Serve makes them: of our error and its own."""
+
+
+class Wrapped(Exception):
+    def __init__(self, cause: Exception) -> None:
+        super().__init__("a long traceback")
+        self.cause = cause
+
+
+ERRORS = [
+    (not_found("no such model"), ErrorCode.NOT_FOUND, "no such model"),
+    (Derived(ErrorCode.NOT_FOUND, "no such model"), ErrorCode.NOT_FOUND, "no such model"),
+    (Wrapped(not_found("no such model")), ErrorCode.NOT_FOUND, "no such model"),
+    (
+        Wrapped(KeyError("a secret")),
+        ErrorCode.UNAVAILABLE,
+        "the repository manager does not answer: Wrapped",
+    ),
+    (
+        RuntimeError("a secret"),
+        ErrorCode.UNAVAILABLE,
+        "the repository manager does not answer: RuntimeError",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "text"), ERRORS)
+async def test_errors_of_the_manager(error: Exception, code: ErrorCode, text: str) -> None:
+    with pytest.raises(InferError) as caught:
+        await ManagerClient(Handle(error)).index()
+    assert (caught.value.code, caught.value.message) == (code, text)
+    assert type(caught.value) is InferError
+    assert caught.value.reason is FailureReason.OTHER
