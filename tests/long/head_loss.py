@@ -2,8 +2,8 @@
 
 Two machines that are network namespaces of this one, the state of Ray's GCS in RocksDB on the head's disk or
 in Redis, and 50 connections to the worker. The model is in a rollout, both of whose versions have a replica
-on each machine. Fails when a request fails that was not in flight, when the worker is not ready meanwhile,
-when the rollout does not go on as it was, or when a model cannot be loaded afterwards.
+on each machine. Fails when a request fails that was not in flight or began a second later, when the worker is
+not ready meanwhile, when the rollout does not go on as it was, or when a model cannot be loaded afterwards.
 """
 
 import argparse
@@ -119,6 +119,8 @@ def faults(row: Row) -> list[str]:
     found = []
     if row.failed > row.in_flight:
         found.append(f"{row.failed} requests failed, {row.in_flight} were in flight")
+    if row.later:
+        found.append(f"{row.later} requests failed that began later")
     if row.not_ready_s:
         found.append(f"the worker said for {row.not_ready_s:.1f} s that it is not ready")
     return found

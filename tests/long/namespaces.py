@@ -3,8 +3,10 @@
 Needs root, iproute2 and util-linux.
 """
 
+import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +25,7 @@ _BRIDGE: Final = "nereidbr"
 _NEEDED: Final = ("ip", "unshare", "nsenter")
 _START: Final = """\
 mount --make-rprivate /
-mount --bind {directory}/tmp /tmp
+{shared}mount --rbind {directory}/tmp /tmp
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /dev/shm
 {init}
@@ -45,9 +47,26 @@ def command(*words: str, timeout: float = 60.0) -> None:
         sys.exit(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}{done.stderr}")
 
 
+def discard(*words: str) -> None:
+    """Run a command that removes what an earlier run has left, if there is any."""
+    subprocess.run(words, capture_output=True, timeout=60.0, check=False)
+
+
 @contextmanager
 def bridge() -> Iterator[None]:
-    """A bridge between the machines, with an address of ours on it."""
+    """A bridge between the machines, with an address of ours on it; one program at a time has it."""
+    with Path(f"/run/{_BRIDGE}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("another program runs machines as namespaces")
+        discard("ip", "link", "del", _BRIDGE)
+        with _bridge():
+            yield
+
+
+@contextmanager
+def _bridge() -> Iterator[None]:
     command("ip", "link", "add", _BRIDGE, "type", "bridge")
     try:
         command("ip", "addr", "add", f"{GATEWAY}/24", "dev", _BRIDGE)
@@ -78,6 +97,7 @@ class Machine:
     def connected(self) -> Iterator["Machine"]:
         """Put it on the bridge and switch it on; remove it in the end."""
         name = self._name
+        self._remove()
         command("ip", "netns", "add", name)
         try:
             command("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -89,17 +109,37 @@ class Machine:
             yield self
         finally:
             self.switch_off()
-            command("ip", "netns", "del", name)
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove its network, also a killed run's. A link goes some time after its namespace does."""
+        pids = subprocess.run(
+            ["ip", "netns", "pids", self._name], capture_output=True, text=True, timeout=60.0, check=False
+        )
+        for pid in map(int, pids.stdout.split()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        discard("ip", "link", "del", self._name)
+        discard("ip", "netns", "del", self._name)
 
     def switch_on(self) -> None:
         """Start its first process."""
-        start = _START.format(directory=self.directory, init=self._init)
+        start = _START.format(directory=self.directory, init=self._init, shared=self._shared())
         namespaces = ("unshare", "--pid", "--mount", "--fork", "--kill-child")
         with (self.directory / "init.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["ip", "netns", "exec", self._name, *namespaces, "sh", "-ec", start], stdout=log, stderr=log
             )
         wait_until(self._started, 10.0, f"{self.address} runs")
+
+    def _shared(self) -> str:
+        """Return the commands that show it this checkout, and its Python, where they are below /tmp."""
+        lines = []
+        for path in dict.fromkeys((ROOT, Path(sys.prefix))):
+            if path.is_relative_to("/tmp"):
+                seen = f"{self.directory}{path}"
+                lines.append(f"mkdir -p {seen}; mount --rbind {path} {seen}\n")
+        return "".join(lines)
 
     def _started(self) -> bool:
         """Whether the first process has made its mounts, and runs `init`."""

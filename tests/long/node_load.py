@@ -13,6 +13,7 @@ from tests.long.client_threads import ClientThreads
 _PATH: Final = "/v2/models/steady/infer"
 _TIMEOUT_S: Final = 60.0
 _PAUSE_S: Final = 0.1
+_NOTICED_S: Final = 1.0
 
 
 class Request(NamedTuple):
@@ -96,8 +97,8 @@ def answer(address: str, model: str) -> Any:
 
 
 HEADER: Final = """\
-| event | answered | in flight | failed | longest s | not ready s | whole again after s |
-|---|---|---|---|---|---|---|"""
+| event | answered | in flight | failed | of them later | longest s | not ready s | whole again after s |
+|---|---|---|---|---|---|---|---|"""
 
 
 class Row(NamedTuple):
@@ -108,6 +109,8 @@ class Row(NamedTuple):
     in_flight: int
     """When it happened."""
     failed: int
+    later: int
+    """Of those that failed, the ones that began when clients of a lost machine must have noticed."""
     longest_s: float
     not_ready_s: float
     whole_s: float
@@ -115,7 +118,7 @@ class Row(NamedTuple):
 
     def line(self) -> str:
         """Return the row as a line of a Markdown table."""
-        cells = (self.event, self.answered, self.in_flight, self.failed, f"{self.longest_s:.1f}")
+        cells = (self.event, self.answered, self.in_flight, self.failed, self.later, f"{self.longest_s:.1f}")
         return f"| {' | '.join(map(str, cells))} | {self.not_ready_s:.1f} | {self.whole_s:.1f} |"
 
 
@@ -136,6 +139,7 @@ def judge(event: str, load: NodeLoad, at: float, whole: float) -> Row:
         len(after) - len(failed),
         sum(request.begun < at for request in after),
         len(failed),
+        sum(request.begun > at + _NOTICED_S for request in failed),
         max((request.seconds for request in after), default=0.0),
         max(unready) - min(unready) if unready else 0.0,
         whole - at,

@@ -1,8 +1,8 @@
 """Kills a machine of a cluster, cuts it off the network, drains it, and prints what clients of the other saw.
 
 Two machines that are network namespaces of this one, `steady` on both, and 50 connections to the machine
-that stays. Fails when more requests fail than were in flight, one takes longer than 6 s, or a drain fails
-any.
+that stays. Fails when more requests fail than were in flight, one that began a second later fails, one takes
+longer than 6 s, or a drain fails any.
 """
 
 import argparse
@@ -76,6 +76,8 @@ def faults(row: Row) -> list[str]:
     found = []
     if row.failed > (0 if row.event == _DRAINED else row.in_flight):
         found.append(f"{row.event}: {row.failed} requests failed, {row.in_flight} were in flight")
+    if row.later:
+        found.append(f"{row.event}: {row.later} requests failed that began later")
     if row.longest_s > LONGEST_S:
         found.append(f"{row.event}: a request took {row.longest_s:.1f} s, {LONGEST_S:g} s are allowed")
     return found
