@@ -278,8 +278,10 @@ class Channel(Connection):
     def _suspect(self, silence: float) -> None:
         """Have the replica avoided, and fail its requests unless it may just be busy executing a model."""
         obstacle = self._process.obstacle()
-        if not obstacle and self._excuse is not None and self._excuse.holds(self._loop.time()):
-            return
+        if self._excuse is not None and not obstacle:
+            silence = self._excuse.unexplained(silence, self._loop.time())
+            if not silence:
+                return
         self.unreachable = bool(obstacle)
         self.suspected = f"no answer for {silence:.0f} s" + (f", {obstacle}" if obstacle else "")
         self._update_readiness()

@@ -1,6 +1,7 @@
 """The silence of a replica, in seconds, by which the client end of a channel judges it."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -67,19 +68,26 @@ class Excuse:
         self._holds_s = (_MISSED - 0.5) * period
         self._tasks = Tasks()
         self._holds_until = 0.0
+        self._busy_at = -math.inf
+        self._silences = 0
 
-    def holds(self, now: float) -> bool:
-        """Return whether the silence is explained, or that is being asked for the first time."""
+    def unexplained(self, silence: float, now: float) -> float:
+        """Return the seconds of silence after the replica was last known to be busy.
+
+        0 as long as that may be recent, or is being asked for the first time.
+        """
         if not self._holds_until:
             self._holds_until = now + self._holds_s
         if not self._tasks:
-            self._tasks.start(self._inquire())
-        return now < self._holds_until
+            self._tasks.start(self._inquire(self._silences))
+        return 0.0 if now < self._holds_until else min(silence, now - self._busy_at)
 
     def reset(self) -> None:
         """Note that the replica answers."""
-        self._holds_until = 0.0
+        self._holds_until, self._busy_at = 0.0, -math.inf
+        self._silences += 1
 
-    async def _inquire(self) -> None:
-        if await self._ask():
-            self._holds_until = asyncio.get_running_loop().time() + self._holds_s
+    async def _inquire(self, silence: int) -> None:
+        if await self._ask() and silence == self._silences:  # else it is over
+            self._busy_at = asyncio.get_running_loop().time()
+            self._holds_until = self._busy_at + self._holds_s
