@@ -27,6 +27,7 @@ class MainThread:
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._claimed = False
+        self._stopped = False
 
     def run(self) -> None:
         """Execute what is given until `stop`."""
@@ -34,18 +35,24 @@ class MainThread:
             work()
 
     def stop(self) -> None:
-        """Have `run` return when it has executed what it was given."""
+        """Have `run` return when it has executed what it was given; it is given no more."""
+        self._stopped = True
         self._work.put(None)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns on the main thread, or raise what it raises; from another thread."""
+        """Return what `work` returns on the main thread, or raise what it raises.
+
+        Called here, on another thread or not, while the main thread has something else to do, or is it.
+        """
+        if self._claimed or self._stopped or threading.current_thread() is threading.main_thread():
+            return work()
         done: Future[T] = Future()
         self._work.put(lambda: _settle(done, work))
         return done.result()
 
     def claim(self, target: Callable[[], object]) -> Runs | None:
         """Return something that runs `target` on the main thread when started; None while another does."""
-        if self._claimed:
+        if self._claimed or self._stopped:
             return None
         self._claimed = True
         return _Claim(self, target)

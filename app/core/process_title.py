@@ -13,9 +13,10 @@ _PR_SET_NAME: Final = 15
 
 def set_title(text: str) -> None:
     """Write a title over this process's arguments, as much of it as they have room for."""
+    title = text.encode(errors="replace")
     fields = stat_fields(os.getpid())
     start, end = int(fields[_STARTS]), int(fields[_STARTS + 1])
     if 0 < start < end:
-        title = text.encode()[: end - start - 1]
-        ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, text.encode()[:15], 0, 0, 0)
+        shown = title[: end - start - 1]
+        ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, title[:15], 0, 0, 0)
