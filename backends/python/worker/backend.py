@@ -55,6 +55,7 @@ class WorkerBackend(Backend):
         self._supervisors.remove(getattr(state, "supervisor", state))
         if state is not None:
             state.close()
+            self._supervisors.remove(getattr(state, "supervisor", state))  # of one that moved meanwhile
 
     def instance_ready(self, instance: Instance) -> bool:
         return instance.state is not None and instance.state.is_ready()
