@@ -1,8 +1,8 @@
-"""Forks the processes of Python models of a server on a node: `python fork_server.py DESCRIPTOR PADDING`.
+"""Forks processes of Python models of a server on a node: `python fork_server.py DESCRIPTOR IDLE_S PADDING`.
 
 It has imported what each of them needs, in 0.5 s of a processor and 60 MiB, of which a fork shares most. It
 has one thread, and nothing of Ray. The descriptor is its listening socket. It ends when nobody has asked for
-a process, and none of its forks has run, for a while.
+a process, and none of its forks has run, for so many seconds.
 """
 
 import importlib
@@ -20,7 +20,7 @@ REQUEST_BYTES: Final = 1 << 20
 DESCRIPTORS: Final = 3
 """With a request: the socket with whose other end the process ends, its memory of activity, its output."""
 _REQUEST_S: Final = 10.0
-_IDLE_S: Final = 60.0
+_TITLE: Final = "nereid: fork server of models"
 _PRELOADED: Final = (
     "deployments.model_process.program",
     "backends.python.backend",
@@ -39,16 +39,17 @@ class Request(NamedTuple):
     descriptors: list[int]
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, idle_s: float) -> None:
     """Fork a process for each request."""
     if os.fork():  # nobody's child: neither it nor its forks are part of the replica that has started it
         os._exit(0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # threads of Ray's worker block some
     sys.path.pop(0)  # the folder of this file
     _import_all()
+    _set_title(_TITLE)
     # What `multiprocessing` would execute in the processes that it spawns; Triton's stub has no such file.
     del sys.modules["__main__"].__file__
-    request = _forked(socket.socket(fileno=descriptor))
+    request = _forked(socket.socket(fileno=descriptor), idle_s)
     if request is not None:
         _become(request)
 
@@ -70,7 +71,11 @@ def _import_all() -> None:
     gc.freeze()  # a collection in a fork would write to every page that it shares
 
 
-def _forked(listener: socket.socket) -> Request | None:
+def _set_title(text: str) -> None:
+    importlib.import_module(f"{PRIVATE}app.core.process_title").set_title(text)
+
+
+def _forked(listener: socket.socket, idle_s: float) -> Request | None:
     """Fork for each request and tell how forks have ended; return in the forks, and None at the end."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -80,7 +85,7 @@ def _forked(listener: socket.socket) -> Request | None:
     forks: dict[int, socket.socket] = {}
     while True:
         waiting: list[Any] = [listener, reading]
-        ready, _, _ = select.select(waiting, [], [], None if forks else _IDLE_S)
+        ready, _, _ = select.select(waiting, [], [], None if forks else idle_s)
         if not ready and not forks:
             _retire(listener)
             return None
@@ -116,7 +121,9 @@ def _received(connection: socket.socket) -> Request | None:
     descriptors: list[int] = []
     data = b""
     try:
-        data, descriptors, _, _ = socket.recv_fds(connection, REQUEST_BYTES, DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(
+            connection, REQUEST_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
         while data and (more := connection.recv(REQUEST_BYTES)):
             data += more
         connection.settimeout(None)
@@ -179,10 +186,10 @@ def _become(request: Request) -> None:
     # Else all would draw the same numbers, and have the same key; `random` seeds itself.
     importlib.import_module("numpy.random").seed()
     importlib.import_module("multiprocessing").current_process().authkey = os.urandom(32)
-    importlib.import_module(f"{PRIVATE}app.core.process_title").set_title(f"nereid: model {request.name}")
+    _set_title(f"nereid: model {request.name}")
     program = importlib.import_module(f"{PRIVATE}deployments.model_process.program")
     program.run(request.start, lifeline, activity)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), float(sys.argv[2]))

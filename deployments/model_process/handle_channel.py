@@ -45,12 +45,17 @@ class HandleChannel:
     def close(self) -> None:
         """Close the channel."""
         opening, self._opening = self._opening, None
-        if opening is not None and opening.done() and not opening.exception():
-            opening.result().close()
+        if opening is not None:
+            opening.add_done_callback(_close_opened)
 
     async def _open(self) -> Channel:
         settings = msgspec.structs.replace(self._spec.transport, arena_bytes=0)
         return await Channel.connect(self._address, self._spec.key, settings)
+
+
+def _close_opened(opening: "asyncio.Task[Channel]") -> None:
+    if not opening.cancelled() and not opening.exception():
+        opening.result().close()
 
 
 class _Waiting:

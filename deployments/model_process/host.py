@@ -77,8 +77,6 @@ class ProcessReplica:
         self._calls = HandleChannel(spec, place.unix)
         self._tasks = Tasks()
         self._run: Run | None = None
-        self._closing = False
-        self._broken = ""
         self._description = Description(spec, error="not loaded")
 
     def load(self, restarts: int) -> Description:
@@ -114,10 +112,15 @@ class ProcessReplica:
             restarts,
         )
         self._handler.begin()
-        run = await asyncio.to_thread(
-            Run.start, self._spec, start, self._activity.descriptor
+        starting = asyncio.ensure_future(
+            asyncio.to_thread(Run.start, self._spec, start, self._activity.descriptor)
         )
-        self._run = run
+        try:
+            self._run = run = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with suppress(InferError):
+                (await starting).discard()
+            raise
         run.watch()
         description, addresses = await self._reported(run)
         if description.error:
@@ -149,15 +152,13 @@ class ProcessReplica:
 
     async def _keep_running(self) -> None:
         """Start the process again whenever it has ended."""
-        while not self._closing:
+        while True:
             run = self._run
             assert run is not None
             await self._watched(run)
-            if self._closing:
-                return
             how = await asyncio.to_thread(run.ending)
             logger.error("the process of model '%s' %s", self._spec.name, how)
-            while not self._closing and not await self._started_again():
+            while not await self._started_again():
                 pass
 
     async def _started_again(self) -> bool:
@@ -184,8 +185,7 @@ class ProcessReplica:
             with suppress(TimeoutError):
                 async with asyncio.timeout(look_s):
                     await run.ended.wait()
-            if run.ended.is_set() or self._closing:
-                await run.ended.wait()
+            if run.ended.is_set():
                 return
             reason, answers = await self._trouble()
             if answers or self._busy_s():
@@ -241,17 +241,20 @@ class ProcessReplica:
         await self._plane.run(self._close())
 
     async def _close(self) -> None:
-        self._closing = True
+        await self._tasks.cancel()
         run = self._run
-        if run is not None and not run.ended.is_set():
+        if run is not None:
             await self._end(run)
         self._calls.close()
         self._handler.close()
         await self._host.close()
 
     async def _end(self, run: Run) -> None:
+        if not self._handler.has_loaded():
+            run.kill()  # a load may take for ever, and nobody waits for it
         self._handler.tell("stop")
         with suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_S):
                 await run.ended.wait()
         run.kill()
+        run.close()

@@ -11,7 +11,9 @@ import signal
 import socket
 import sys
 import threading
-from typing import Final
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
 
 import msgspec
 
@@ -61,16 +63,23 @@ def run(told: bytes, descriptor: int, activity: int) -> None:
     main = MainThread()
     main_thread.offer(main)
     served = _Served(start, spec, main)
+    os.register_at_fork(after_in_child=served.leave_sockets)
     threading.Thread(target=served.load, name="load", daemon=True).start()
     main.run()
     _exit_in_time()
 
 
 def end_with(lifeline: socket.socket) -> None:
-    """Have the kernel kill this process when the other end of a socket is closed, also while it is busy."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    """Have the kernel kill this process, and what it starts, when the other end of a socket is closed.
+
+    Also while it holds the interpreter. What has left its process group goes on.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    with suppress(BlockingIOError):  # nothing is ever sent
+        lifeline.recv(1, socket.MSG_DONTWAIT)
+        os._exit(1)  # it was closed before
 
 
 def _exit_in_time() -> None:
@@ -87,7 +96,7 @@ class _Served(Replica):
         plane = LoopThread("data-plane")
         self._main = main
         self._tasks = Tasks()
-        self._restarts = start.restarts
+        self._start = start
         self._host = plane.call(Channel.connect(start.host, spec.key, HOST_SETTINGS))
         cluster = HostCluster(self._host, plane, start.place.node)
         super().__init__(spec, start.place, plane, cluster, without_serve)
@@ -96,11 +105,27 @@ class _Served(Replica):
         """Load the model, report that, and do what the starting replica says until it says `stop`."""
         self._plane.loop.call_soon_threadsafe(self._start_obeying)
         try:
-            description = super().load(self._restarts)
+            description = super().load(self._start.restarts)
+            report = [to_msgpack(description), self.addresses]
+            self._plane.call(self._host.control("loaded", report, FOREVER_S))
         except SystemExit as error:  # the model's, which ends its process
             os._exit(error.code if isinstance(error.code, int) else 1)
-        report = [to_msgpack(description), self.addresses]
-        self._plane.call(self._host.control("loaded", report, FOREVER_S))
+        except BaseException:  # nobody would ever hear of it
+            logger.exception("loading model '%s'", self._spec.name)
+            os._exit(1)
+
+    def leave_sockets(self) -> None:
+        """Let go, in a process that the model has forked, of the sockets of this replica.
+
+        Else nobody could listen at its addresses while that process runs, after the end of this one, and
+        clients would take their connections for alive. The numbers stay in use: their owners may close them.
+        """
+        names = {_name(address) for address in (self._start.host, *self.addresses.values())}
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if not names.isdisjoint(_names_of(descriptor)):
+                os.dup2(nothing, descriptor, inheritable=False)
+        os.close(nothing)
 
     def _start_obeying(self) -> None:
         self._tasks.start(self._obey())
@@ -127,3 +152,25 @@ class _Served(Replica):
         """Answer a question: `health`, why this replica cannot go on, or `describe`."""
         answer = self.broken() if what == "health" else to_msgpack(await self.describe())
         await self._host.control("answer", [number, answer], FOREVER_S)
+
+
+def _name(address: str) -> Any:
+    """Return what the kernel calls a socket at an address of a channel."""
+    scheme, _, rest = address.partition(":")
+    if scheme == "unix":
+        return rest
+    host, _, port = rest.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _names_of(descriptor: int) -> Iterator[Any]:
+    """Yield the names of both ends of a socket, TCP's without the flow and scope of IPv6."""
+    try:
+        sock = socket.socket(fileno=descriptor)
+    except OSError:  # no socket, or closed
+        return
+    for name in (sock.getsockname, sock.getpeername):
+        with suppress(OSError):
+            found = name()
+            yield found[:2] if isinstance(found, tuple) else found
+    sock.detach()

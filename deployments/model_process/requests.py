@@ -56,6 +56,10 @@ class HostHandler:
         assert self._loaded is not None
         return await asyncio.shield(self._loaded)
 
+    def has_loaded(self) -> bool:
+        """Whether the process has told the outcome of its load."""
+        return self._loaded is not None and self._loaded.done()
+
     def tell(self, *message: Any) -> None:
         """Tell the process something."""
         self._told.put_nowait(list(message))
@@ -136,12 +140,12 @@ class HostHandler:
 
     async def _watch(self, what: Any) -> None:
         deployment, application = what
+        await self._unwatch(application)
         loop = asyncio.get_running_loop()
         watch = self._watches[application] = _Watch(application, loop, self.tell)
         replicas.subscribe(application, watch.publish)
-        watch.handle = await loop.run_in_executor(
-            None, self._cluster.watch_replicas, deployment, application
-        )
+        watch.handle = loop.run_in_executor(None, self._cluster.watch_replicas, deployment, application)
+        await asyncio.shield(watch.handle)
 
     async def _unwatch(self, application: Any) -> None:
         watch = self._watches.pop(application, None)
@@ -152,10 +156,8 @@ class HostHandler:
 class _Watch:
     """The replicas of an application, which are told to the process at every change."""
 
-    def __init__(
-        self, application: str, loop: asyncio.AbstractEventLoop, tell: Callable[..., None]
-    ) -> None:
-        self.handle: Any = None
+    def __init__(self, application: str, loop: asyncio.AbstractEventLoop, tell: Callable[..., None]) -> None:
+        self.handle: asyncio.Future[Any] | None = None
         self._application = application
         self._loop = loop
         self._tell = tell
@@ -169,4 +171,8 @@ class _Watch:
         """Stop, without waiting."""
         replicas.unsubscribe(self._application, self.publish)
         if self.handle is not None:
-            self._loop.run_in_executor(None, self.handle.shutdown)
+            self.handle.add_done_callback(self._shut_down)  # it may be about to be opened
+
+    def _shut_down(self, handle: "asyncio.Future[Any]") -> None:
+        if not handle.exception():
+            self._loop.run_in_executor(None, handle.result().shutdown)

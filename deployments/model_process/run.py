@@ -68,6 +68,16 @@ class Run:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._started.pid, signal.SIGKILL)
 
+    def discard(self) -> None:
+        """End it, and do not look at it again; in place of `watch`."""
+        self._started.lifeline.close()
+        os.close(self._started.pidfd)
+        self.close()
+
+    def close(self) -> None:
+        """Ask no more how it ended."""
+        self._started.status.close()
+
     def ending(self) -> str:
         """Return how it ended, with its last lines. Blocks for a moment."""
         self._output.join(_OUTPUT_S)

@@ -22,6 +22,7 @@ _TITLE: Final = " " * 256
 _TRIES: Final = 3
 _ANSWER_S: Final = 60.0
 """For the imports of a server that has just been started, on a busy machine."""
+_IDLE_S: Final = 60.0
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -139,7 +140,7 @@ def _start_server(path: str) -> None:
         os.chmod(path, 0o600)
         listener.listen(socket.SOMAXCONN)
         subprocess.run(
-            [str(SERVER_PYTHON), "-u", fork_server.__file__, str(listener.fileno()), _TITLE],
+            [str(SERVER_PYTHON), "-u", fork_server.__file__, str(listener.fileno()), str(_IDLE_S), _TITLE],
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
             env=model_environment(os.environ),
