@@ -32,9 +32,12 @@ _INGRESS: Final = "replica nereid:ingress"
 _MANAGER: Final = "replica nereid:repository-manager"
 _CONTROLLER: Final = "serve controller"
 _MODEL: Final = "replica model"
+_PROCESS: Final = "model process"
+"""Of a Python model, beside its replica."""
 WEIGHTS: Final = {
-    **{_MODEL: 6.0, _INGRESS: 3.0, _MANAGER: 1.0, _CONTROLLER: 1.0},
+    **{_MODEL: 4.0, _PROCESS: 3.0, _INGRESS: 3.0, _MANAGER: 1.0, _CONTROLLER: 1.0},
     **{"raylet": 0.3, "gcs": 0.3, "ray agents": 0.4, "fork server": 0.7},
+    "fork server of models": 0.7,
 }
 HOLDS_S: Final = (1.0, 4.0, RECOVERY_S)
 """How long a process may be stopped: for a pause, for more than heartbeats may be missed, until replaced."""
@@ -74,7 +77,10 @@ class Tormentor:
         for process in tree(psutil.Process(self._server.process.pid)):
             self.seen.add(process)
             role = role_of(process)
-            found.get(role, found[_MODEL] if role.startswith("replica ") else []).append(process)
+            for prefix, kind in (("replica ", _MODEL), ("model ", _PROCESS)):
+                if role.startswith(prefix) and role not in found:
+                    role = kind
+            found.get(role, []).append(process)
         return found
 
     def strike(self) -> None:
