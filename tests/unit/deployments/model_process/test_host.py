@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(60)
 
 DAEMON = """if value == 8 and os.fork() == 0:
                 os.setsid()
-                time.sleep(600)
+                time.sleep(30)
                 os._exit(0)"""
 
 
