@@ -5,10 +5,12 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from msgspec.structs import replace
+
 from app.core.errors import Failure, InferError
 from app.core.inference import Call, Sink
 from app.core.rollout.outcomes import Outcomes
-from app.core.rollout.split import Split
+from app.core.rollout.split import WHOLE, Split
 from app.core.tensors import InferRequest, InferResponse
 from app.rollout.answer import Answer
 from app.rollout.mirror import Expected, Mirror
@@ -54,6 +56,8 @@ class LiveSplit:
     def follow(self, split: Split, stable: VersionEntry, candidate: VersionEntry | None) -> None:
         """Use these entries from now on; `candidate` is None while it is not READY."""
         known = self._candidate
+        if split.held_back and stable.keeps_sequences:  # none begins where it could soon not go on
+            split = replace(split, weight=WHOLE)
         self.split, self.stable, self._candidate = split, stable, candidate
         if candidate is not None:
             if known is None or known.application != candidate.application:
@@ -64,6 +68,8 @@ class LiveSplit:
     def submit(self, request: InferRequest, sink: Sink) -> Call:
         """Start a request; see `Router.submit`."""
         draws = draws_candidate(self.split, request, self._diffusion)
+        if self.split.held_back and not draws:  # for comparison only: not worth an error
+            draws = not self._available(self.stable)
         candidate = self._candidate if draws and self._usable else None
         if request.sequence_id and self.stable.keeps_sequences:
             return self._submit_sequence(candidate is not None, request, sink)
@@ -124,9 +130,9 @@ class LiveSplit:
         candidate = self._candidate
         return candidate is not None and not self._given_up and self._available(candidate)
 
-    def _available(self, candidate: VersionEntry) -> bool:
+    def _available(self, entry: VersionEntry) -> bool:
         try:
-            return self._router.available(candidate)
+            return self._router.available(entry)
         except InferError:  # an ensemble, one of whose models is not there
             return False
 

@@ -16,13 +16,14 @@ from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, 
 from app.core.tasks import Tasks
 from deployments.rollout import machine
 from deployments.rollout.changes import changed, started_from
+from deployments.rollout.intervals import Intervals
 from deployments.rollout.machine import Record
 from deployments.rollout.rollouts import Begin, Replicas, Rollouts
 from deployments.rollout.selection import Offer, meant
 
 logger = logging.getLogger(__name__)
 
-Judge = Callable[[JudgeRules, Outcomes], Verdict]
+Judge = Callable[[JudgeRules, Outcomes, Intervals], Verdict]
 Step = Callable[[Record, float], Record]
 
 
@@ -160,8 +161,8 @@ class RolloutDriver:
         status = record.status
         if status.spec.judge.compute and machine.judged(record):
             await self._read_executions(record)
-        status = self._require(record.name).status
-        verdict = self._judge(status.spec.judge, _judged_outcomes(status))
+        record = self._rollouts.end_intervals(record.name)
+        verdict = self._judge(machine.rules(record), _judged_outcomes(record.status), record.intervals)
         self._rollouts.judge(record.name, verdict)
         missing = await self._rollouts.missing(record.name, machine.ticked)
         if missing:
@@ -266,7 +267,7 @@ class RolloutDriver:
 
 
 def _judged_outcomes(status: RolloutStatus) -> Outcomes:
-    """Return what is judged: after the promotion the candidate beside what the stable version did before."""
+    """Return what is judged: after the promotion failures beside those before it too."""
     if status.state is not RolloutState.PROMOTED:
         return status.outcomes
     return Outcomes(status.total.stable, status.outcomes.candidate, status.outcomes.mirror)

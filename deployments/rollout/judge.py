@@ -1,35 +1,22 @@
 """Judges whether the candidate of a rollout is worse than the stable version, by an anytime-valid test.
 
-Each rule counts bad requests (failed ones, slow ones, other outputs) and allows a share of them. The evidence
-against the candidate is an E-value: were the candidate no worse than allowed, the evidence would ever exceed
-1 / (1 - confidence) with a probability of at most 1 - confidence, however often one looks. (A mixture of
-binomial likelihoods: Robbins 1970, "Statistical methods related to the law of the iterated logarithm".)
+Each rule counts bad requests (failed ones, other outputs; slow ones: `intervals.py`) and allows a share of
+them. The evidence against the candidate is an E-value: were the candidate no worse than allowed, the evidence
+would ever exceed 1 / (1 - confidence) with a probability of at most 1 - confidence, however often one looks.
+(A mixture of binomial likelihoods: Robbins 1970, "Statistical methods related to the law of the iterated
+logarithm".)
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from app.core.rollout.outcomes import Executions, MirrorOutcomes, Outcomes, VersionOutcomes
+from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
 from app.core.rollout.spec import ComputeRule, ErrorRule, JudgeRules, LatencyRule
-from app.core.rollout.statistics import (
-    ONE_SIDED_95,
-    count_above,
-    microseconds,
-    position,
-    quantile_position,
-    wilson,
-)
+from app.core.rollout.statistics import ONE_SIDED_95, wilson
 from app.core.rollout.status import Verdict
+from deployments.rollout.intervals import TOLERANCE, UNSEEN, Bet, Intervals, enough
 
-LATENCY_FROM: Final = 200
-"""Answers of the stable version from which on its quantile is good enough to compare with."""
-_COLD_US: Final = 1000.0
-"""What an execution may take longer because few come before it, and caches are cold.
-
-A product of 160 x 160 matrices took 94 us after another, and 220 us after a pause of 0.1 s.
-"""
 _MOST: Final = math.log(1e300)
 """JSON has no infinity."""
 
@@ -52,15 +39,15 @@ class Finding(NamedTuple):
     text: str
 
 
-def judge(rules: JudgeRules, outcomes: Outcomes) -> Verdict:
-    """Judge the candidate by the outcomes of one step."""
+def judge(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals = UNSEEN) -> Verdict:
+    """Judge the candidate by the outcomes of one step, and durations by the intervals of all."""
     alarm = 1 / (1 - rules.confidence)
-    findings = list(_findings(rules, outcomes))
+    findings = list(_findings(rules, outcomes, intervals))
     return Verdict(
         alarms=tuple(finding.text for finding in findings if finding.evidence > alarm),
         evidence={finding.rule: finding.evidence for finding in findings},
         detectable=_detectable(rules.errors, outcomes, alarm) if rules.errors else 1.0,
-        waiting=_waiting(rules, outcomes),
+        waiting=_waiting(rules, outcomes, intervals),
     )
 
 
@@ -89,16 +76,16 @@ def excess(candidate: Sample, stable: Sample, budget: float) -> float:
     return min(against_budget, evidence(Sample(candidate.bad, candidate.bad + stable.bad), part))
 
 
-def _findings(rules: JudgeRules, outcomes: Outcomes) -> Iterator[Finding]:
+def _findings(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> Iterator[Finding]:
     stable, candidate, mirror = outcomes.stable, outcomes.candidate, outcomes.mirror
     if rules.errors:
         yield _errors(rules.errors, stable, candidate)
         if tried := mirror.compared + mirror.failed:
             yield _mirrored_errors(rules.errors, Sample(mirror.failed, tried))
-    if rules.latency and _comparable(outcomes):
-        yield _latency(rules.latency, stable, candidate)
-    if rules.compute and (found := _compute(rules.compute, stable, candidate)) is not None:
-        yield found
+    if rules.latency and intervals.latency.intervals:
+        yield _durations("latency", "answers", rules.latency, intervals.latency)
+    if rules.compute and intervals.compute.intervals:
+        yield _durations("compute", "executions", rules.compute, intervals.compute)
     if mirror.compared:
         yield from _output(rules, mirror)
 
@@ -115,59 +102,14 @@ def _mirrored_errors(rule: ErrorRule, sample: Sample) -> Finding:
     return Finding("mirrored_errors", evidence(sample, rule.budget), f"{text} {_allowed(rule.budget)}")
 
 
-def _latency(rule: LatencyRule, stable: VersionOutcomes, candidate: VersionOutcomes) -> Finding:
-    """Compare how many are above the stable version's quantile, and `ratio` times that at the candidate."""
-    allowed = 1 - rule.quantile
-    quantile = quantile_position(stable.latencies, rule.quantile)
-    limit = quantile + position(rule.ratio)
-    slow = Sample(count_above(candidate.latencies, limit), sum(candidate.latencies.values()))
-    answered = sum(stable.latencies.values())
+def _durations(name: str, what: str, rule: LatencyRule | ComputeRule, bet: Bet) -> Finding:
+    slow, expected, total = bet.seen
     text = (
-        f"latency: {slow} of the candidate's answers took longer than {_duration(limit)}, which is"
-        f" {rule.ratio:g} times the stable version's {rule.quantile:.4g} quantile, {_duration(quantile)};"
-        f" {_allowed(allowed)}"
+        f"{name}: {Sample(slow, total)} of the candidate's {what} took longer than {rule.ratio:g} times the"
+        f" stable version's {rule.quantile:.4g} quantile at the same time, of the stable version's"
+        f" {expected / total:.2%}; {_allowed(TOLERANCE)} more"
     )
-    return Finding("latency", excess(slow, Sample(allowed * answered, answered), allowed), text)
-
-
-def _compute(rule: ComputeRule, stable: VersionOutcomes, candidate: VersionOutcomes) -> Finding | None:
-    """Compare executions of as many rows: a small share of requests makes small batches, which look fast."""
-    allowed = 1 - rule.quantile
-    slow = total = 0.0
-    compared: dict[int, int] = {}
-    for rows, times in candidate.executions.items():
-        sizes = _as_large(stable.executions, rows)
-        if sizes:
-            compared |= {size: sum(stable.executions[size].values()) for size in sizes}
-            slow += count_above(times, _compute_limit(rule, [stable.executions[size] for size in sizes]))
-            total += sum(times.values())
-    if not compared:
-        return None
-    ours, theirs = Sample(slow, total), sum(compared.values())
-    text = (
-        f"compute: {ours} of the candidate's executions took longer than {rule.ratio:g} times"
-        f" the stable version's {rule.quantile:.4g} quantile of as many rows; {_allowed(allowed)}"
-    )
-    return Finding("compute", excess(ours, Sample(allowed * theirs, theirs), allowed), text)
-
-
-def _as_large(executions: Executions, rows: int) -> list[int]:
-    """Return the smallest sizes, from some rows on, that have enough executions together; [] without.
-
-    Those of more rows take no less time, so that they do not make the candidate look slow.
-    """
-    found, known = [], 0
-    for size in sorted(size for size in executions if size >= rows):
-        found.append(size)
-        known += sum(executions[size].values())
-        if known >= LATENCY_FROM:
-            return found
-    return []
-
-
-def _compute_limit(rule: ComputeRule, sizes: Iterable[Mapping[int, int]]) -> float:
-    quantile = quantile_position(sum(map(Counter, sizes), Counter[int]()), rule.quantile)
-    return max(quantile + position(rule.ratio), position(microseconds(quantile) + _COLD_US))
+    return Finding(name, math.exp(min(bet.log_evidence, _MOST)), text)
 
 
 def _output(rules: JudgeRules, mirror: MirrorOutcomes) -> Iterator[Finding]:
@@ -196,21 +138,17 @@ def _detectable(rule: ErrorRule, outcomes: Outcomes, alarm: float) -> float:
     return 1.0 if enough > total else wilson(enough - 0.5, total, ONE_SIDED_95)[1]
 
 
-def _waiting(rules: JudgeRules, outcomes: Outcomes) -> str:
+def _waiting(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> str:
     """Say which rules have nothing to judge by yet."""
-    stable = sum(outcomes.stable.latencies.values())
     missing = []
     if rules.errors and not outcomes.candidate.judged:
         missing.append("a request of the candidate")
-    if rules.latency and stable < LATENCY_FROM:
-        missing.append(f"{LATENCY_FROM - stable} more answers of the stable version, to compare latencies")
+    if rules.latency and not intervals.latency.intervals:
+        number = enough(rules.latency.quantile)
+        missing.append(f"{number} answers of the stable version beside one of the candidate's, for latencies")
     if rules.output != type(rules.output)() and not outcomes.mirror.compared:
         missing.append("a mirrored request, to compare outputs")
     return " and ".join(missing)
-
-
-def _comparable(outcomes: Outcomes) -> bool:
-    return sum(outcomes.stable.latencies.values()) >= LATENCY_FROM and bool(outcomes.candidate.latencies)
 
 
 def _failed(outcomes: VersionOutcomes) -> Sample:
@@ -219,7 +157,3 @@ def _failed(outcomes: VersionOutcomes) -> Sample:
 
 def _allowed(share: float) -> str:
     return f"allowed are {share * 100:.4g} %"
-
-
-def _duration(position: float) -> str:
-    return f"{microseconds(position) / 1000:.3g} ms"

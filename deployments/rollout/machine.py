@@ -9,9 +9,10 @@ import msgspec
 
 from app.core.identifiers import name_of
 from app.core.rollout.outcomes import Outcomes
-from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
+from deployments.rollout.intervals import UNSEEN, Intervals
 
 NEREID: Final = "nereid"
 """Who changed a rollout when no person did."""
@@ -42,6 +43,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         first: percent once the candidate is loaded and has the replicas, if a person gave it.
         ends: what rolling back ends in.
         barred: versions with the fingerprints that have failed: only a person starts those again.
+        intervals: what durations have shown since loading, or a person's change of the weight; not stored.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     first: float | None = None
     ends: RolloutState = RolloutState.FAILED
     barred: tuple[tuple[int, str], ...] = ()
+    intervals: Intervals = UNSEEN
 
     @property
     def on(self) -> bool:
@@ -114,7 +117,8 @@ def found(split: Split, spec: RolloutSpec, fingerprint: str, now: float) -> Reco
         fingerprint: of the candidate's files and configuration.
         now: Unix seconds.
     """
-    percent, was = split.weight / WHOLE * 100, RolloutState(split.state)
+    was = RolloutState(split.state)
+    percent = 100.0 if split.held_back else split.weight / WHOLE * 100
     text = "the cluster's store has lost this rollout: the weight is that of an ingress, counters begin anew"
     if was is not RolloutState.LOADING:  # when no requests are mirrored, nor sent by header rules
         spec = msgspec.structs.replace(
@@ -211,7 +215,7 @@ def moved(
     new = msgspec.structs.replace(
         new, percent=percent, step=old.step + 1, outcomes=Outcomes(), verdict=Verdict()
     )
-    return msgspec.structs.replace(record, status=new, changed=now, seen=0, first=None)
+    return msgspec.structs.replace(record, status=new, changed=now, seen=0, first=None, intervals=UNSEEN)
 
 
 def paused(record: Record, why: str, now: float, who: str = NEREID) -> Record:
@@ -310,20 +314,26 @@ def held(missing: str, record: Record, now: float) -> Record:
 
 def _stepped(record: Record, now: float) -> Record:
     if record.first is not None and record.first > record.status.percent:
-        return weighted(record, record.first, now, NEREID, "its replicas run")
+        return _raised(record, record.first, now, "its replicas run")
     rules, elapsed = record.status.spec.step, now - record.status.since
     requests = record.status.step_requests
     if elapsed >= rules.min_seconds and requests >= rules.min_requests:
         why = f"{requests} requests in {elapsed:.0f} s without an alarm"
-        return weighted(record, next_percent(record), now, NEREID, why)
+        return _raised(record, next_percent(record), now, why)
     if elapsed >= rules.max_seconds:
         why = f"inconclusive: {requests} of {rules.min_requests} requests in {elapsed:.0f} s"
         return paused(record, why, now)
     return record
 
 
-def counted(record: Record, step: int, outcomes: Outcomes, now: float) -> Record:
-    """Add what an ingress counted; all of it to the total, to the step only what is judged."""
+def _raised(record: Record, percent: float, now: float, why: str) -> Record:
+    """Begin the next step, with the evidence so far: many short steps would each have too little."""
+    seen = msgspec.structs.replace(record.intervals, pending={})
+    return msgspec.structs.replace(weighted(record, percent, now, NEREID, why), intervals=seen)
+
+
+def counted(record: Record, step: int, outcomes: Outcomes, now: float, source: str = "") -> Record:
+    """Add what an ingress (`source`) counted; all of it to the total, to the step only what is judged."""
     status = record.status
     record = with_status(record, total=status.total + outcomes)
     if step != status.step:
@@ -332,7 +342,31 @@ def counted(record: Record, step: int, outcomes: Outcomes, now: float) -> Record
         candidate, mirrored = outcomes.candidate, outcomes.mirror
         seen = candidate.judged + mirrored.compared + mirrored.failed
         return msgspec.structs.replace(record, seen=record.seen + seen)
+    record = msgspec.structs.replace(record, intervals=record.intervals.add(source, outcomes))
     return with_status(record, outcomes=status.outcomes + outcomes)
+
+
+def promoted(record: Record) -> bool:
+    """Whether the candidate has all requests but those that are held back."""
+    return RolloutState.PROMOTED in (record.status.state, record.status.resumes)
+
+
+def rules(record: Record) -> JudgeRules:
+    """Return what is judged now: durations only while both versions answer."""
+    status = record.status
+    if promoted(record) and not status.spec.holdback:
+        return msgspec.structs.replace(status.spec.judge, latency=None, compute=None)
+    return status.spec.judge
+
+
+def weight(record: Record) -> int:
+    """Return the candidate's parts of `WHOLE`; once promoted it has all but what is held back."""
+    status = record.status
+    percent = status.percent
+    if promoted(record):
+        # Keys that a step gave to the candidate stay there.
+        percent = max(100 - status.spec.holdback, *(step for step in (0.0, *status.spec.steps) if step < 100))
+    return round(percent * WHOLE / 100)
 
 
 def with_status(record: Record, **changes: Any) -> Record:

@@ -9,6 +9,7 @@ from app.core.encoding import to_json
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.status import Verdict
 from deployments.rollout import machine
+from deployments.rollout.intervals import UNSEEN
 from deployments.rollout.machine import Record
 from deployments.stored import Store, StoredValues
 
@@ -23,7 +24,10 @@ def encoded(record: Record) -> bytes:
     """Return a record as JSON, without what is measured anew and with as many events as have room."""
     status = record.status
     kept = machine.with_status(
-        record, verdict=Verdict(), outcomes=_counts(status.outcomes), total=_counts(status.total)
+        msgspec.structs.replace(record, intervals=UNSEEN),
+        verdict=Verdict(),
+        outcomes=_counts(status.outcomes),
+        total=_counts(status.total),
     )
     for first in range(len(status.history) + 1):
         text = to_json(machine.with_status(kept, history=status.history[first:]))

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
+
 from app.core.identifiers import name_of
 from app.core.rollout.outcomes import OutcomeReport, StepOutcomes
 from app.core.rollout.spec import RolloutSpec
@@ -253,6 +255,13 @@ class Rollouts:
         """Set the judge's verdict on the present step."""
         self._records[name] = machine.with_status(self._records[name], verdict=verdict)
 
+    def end_intervals(self, name: str) -> Record:
+        """Compare the versions within the intervals that are over; return the record with the evidence."""
+        record = self._records[name]
+        intervals = record.intervals.judged(machine.rules(record))
+        self._records[name] = msgspec.structs.replace(record, intervals=intervals)
+        return self._records[name]
+
     def count(self, report: OutcomeReport) -> list[tuple[str, str]]:
         """Add a report, once; return the models whose candidates are unavailable, and why."""
         if report.number <= self._reports.get(report.ingress, 0):
@@ -263,19 +272,19 @@ class Rollouts:
             del self._reports[next(iter(self._reports))]
         lost = []
         for step in report.steps:
-            record = self.add(step)
+            record = self.add(step, report.ingress)
             if record is not None and step.absent:
                 self._records[record.name] = machine.absent(record, self._clock())
             if record is not None and step.unavailable and step.step == record.status.step:
                 lost.append((record.name, step.unavailable))
         return lost
 
-    def add(self, step: StepOutcomes) -> Record | None:
-        """Add outcomes; return the record of their rollout, None for one that is not known any more."""
+    def add(self, step: StepOutcomes, source: str = "") -> Record | None:
+        """Add outcomes that an ingress counted (`source`), or that were read; return the record, if any."""
         found = (record for record in self._records.values() if record.status.rollout == step.rollout)
         record = next(found, None)
         if record is not None:
-            counted = machine.counted(record, step.step, step.outcomes, self._clock())
+            counted = machine.counted(record, step.step, step.outcomes, self._clock(), source)
             self._records[record.name] = counted
         return record
 
@@ -303,7 +312,7 @@ def split_of(record: Record) -> Split:
         status.stable,
         status.candidate,
         step=status.step,
-        weight=round(status.percent * WHOLE / 100),
+        weight=machine.weight(record),
         mirror=round(spec.mirror * WHOLE / 100) if mirrored else 0,
         sticky=spec.sticky,
         salt=record.salt,
@@ -311,6 +320,7 @@ def split_of(record: Record) -> Split:
         stable_on_error=spec.on_error == "stable",
         state=status.state.value,
         max_difference=spec.judge.output.max_difference or 0.0,
+        held_back=machine.promoted(record),
     )
 
 

@@ -98,8 +98,9 @@ def coming(status: RolloutStatus, now: float) -> str:
         case RolloutState.SHADOW | RolloutState.STEP:
             return f"next: {status.next_percent:g} % {_when(status, after)}"
         case RolloutState.PROMOTED:
-            left = status.spec.keep_stable_seconds - after
-            return f"next: {stable} is unloaded in {duration(left)}, its files stay"
+            left, held = status.spec.keep_stable_seconds - after, status.spec.holdback
+            until = f"; until then it answers {held:g} %" if held else ""
+            return f"next: {stable} is unloaded in {duration(left)}, its files stay{until}"
         case RolloutState.PAUSED:
             return f"next: nothing by itself; nereid rollout resume, promote or abort {model}"
         case RolloutState.ROLLING_BACK:

@@ -35,7 +35,10 @@ class ErrorRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LatencyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The candidate may take `ratio` times as long as the stable version at this quantile."""
+    """The candidate may take `ratio` times as long as the stable version at this quantile.
+
+    At the same time; a millisecond more is always allowed.
+    """
 
     ratio: Annotated[float, msgspec.Meta(ge=1)] = 1.5
     quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
@@ -82,6 +85,7 @@ class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         on_error: `stable`: a failure of the candidate is answered by the stable version.
         rollback: `auto`: an alarm rolls back; `pause`: it pauses the rollout.
         keep_stable_seconds: how long the stable version stays loaded after the promotion.
+        holdback: percent of the requests that it answers until then, by which durations are judged; 0: none.
         strategy: `parallel`: both versions are loaded; `resource_preserving` unloads the stable one first.
     """
 
@@ -94,4 +98,5 @@ class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_error: Literal["stable", "none"] = "stable"
     rollback: Literal["auto", "pause"] = "auto"
     keep_stable_seconds: Seconds = 300.0
+    holdback: Annotated[float, msgspec.Meta(ge=0, le=50)] = 1.0
     strategy: Literal["parallel", "resource_preserving"] = "parallel"

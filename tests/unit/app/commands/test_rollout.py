@@ -123,7 +123,11 @@ def test_most_frequent_failures_are_told_in_words() -> None:
             "next: 50 % after 200 more requests, if nothing is wrong; rolled back",
         ),
         ({"percent": 50.0, "outcomes": Outcomes()}, 2, "next: 100 % in 58 s and after 200 more requests"),
-        ({"state": RolloutState.PROMOTED}, 60, "next: version 1 is unloaded in 4 min 0 s, its files stay"),
+        (
+            {"state": RolloutState.PROMOTED},
+            60,
+            "next: version 1 is unloaded in 4 min 0 s, its files stay; until then it answers 1 %",
+        ),
         (
             {"state": RolloutState.PAUSED},
             60,

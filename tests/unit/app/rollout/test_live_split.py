@@ -174,6 +174,19 @@ def test_header_rules_reach_the_candidate_at_weight_zero(rollout: Rollout) -> No
     assert rollout.versions(2) == [1, 1]
 
 
+def test_what_is_held_back_goes_to_the_candidate_without_a_stable_replica(rollout: Rollout) -> None:
+    rollout.publish(weight=WHOLE // 100 * 99, held_back=True)
+    assert rollout.versions(200).count(1) == 2
+    rollout.router.out = {1}
+    assert rollout.versions(200) == [2] * 200
+
+
+def test_no_sequence_is_held_back(rollout: Rollout) -> None:
+    rollout.configs = ["sequence_batching {}"] * 2
+    rollout.publish(weight=WHOLE // 2, held_back=True)
+    assert rollout.versions(8, sequence_id=7) == [2] * 8
+
+
 def test_requests_resolved_before_the_end_of_a_rollout_are_answered(rollout: Rollout) -> None:
     resolved = rollout.router.resolve("m")
     rollout.publish(splits=False)

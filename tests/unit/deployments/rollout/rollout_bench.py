@@ -14,6 +14,7 @@ from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
 from deployments.manager.manager import RepositoryManager
 from deployments.rollout import driver
+from deployments.rollout.intervals import Intervals
 from deployments.rollout.machine import Record
 from tests.unit.deployments.manager.manager_bench import Bench
 from tests.unit.deployments.model_directories import CONFIG
@@ -56,7 +57,7 @@ class RolloutBench:
     async def _pause(self, seconds: float) -> None:
         await asyncio.Event().wait()
 
-    def judge(self, rules: JudgeRules, outcomes: Outcomes) -> Verdict:
+    def judge(self, rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> Verdict:
         return Verdict(self.alarms)
 
     async def manager(self, **settings: Any) -> RepositoryManager:

@@ -76,8 +76,13 @@ async def test_a_candidate_that_computes_slower_is_rolled_back(rollouts: Rollout
     rollouts.executions.found = SLOWER
     assert state(await rollouts.after(made)) == (STEP, 10), "the first seconds are not judged"
     rolled = await rollouts.after(made, 10)
+    for second in range(30):
+        if rolled.state is not STEP:
+            break
+        assert second < 29
+        rolled = await rollouts.after(made)
     assert state(rolled) == (RolloutState.ROLLING_BACK, 0)
-    assert rolled.reason.startswith("compute: 100 of 100 (100.00%) of the candidate's executions took longer")
+    assert "(100.00%) of the candidate's executions took longer" in rolled.reason
 
 
 async def test_replicas_are_not_asked_where_the_rule_is_off(rollouts: RolloutBench) -> None:

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from app.core.rollout.outcomes import LATENCY_RATIO, Executions, Outcomes, VersionOutcomes
 from app.core.rollout.spec import JudgeRules, LatencyRule
+from deployments.rollout.intervals import Intervals
 from deployments.rollout.judge import Sample, evidence, excess, judge
 
 Latencies = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
@@ -33,15 +33,15 @@ def looks(
     latencies: Latencies,
     slower: float = 1.0,
 ) -> Iterator[Outcomes]:
-    """Simulate a rollout of `requests` to both versions; yield the outcomes so far at every 50 of them."""
+    """Simulate a rollout of `requests` to both versions; yield the outcomes of each 100 of them."""
     numbers = np.arange(requests + 1) * share
     to_candidate = np.floor(numbers[1:]) > np.floor(numbers[:-1])
     failed = rng.random(requests) < errors
     durations = latencies(rng, requests) * np.where(to_candidate, slower, 1)
     buckets = np.ceil(np.log(durations) / np.log(LATENCY_RATIO)).astype(int)
-    counts = np.zeros((2, 2, buckets.max() + 1), int)  # by version, failure, bucket
-    for start in range(0, requests, 50):
-        part = slice(start, start + 50)
+    for start in range(0, requests, 100):
+        counts = np.zeros((2, 2, buckets.max() + 1), int)  # by version, failure, bucket
+        part = slice(start, start + 100)
         np.add.at(counts, (to_candidate[part].astype(int), failed[part].astype(int), buckets[part]), 1)
         yield Outcomes(version(counts[0]), version(counts[1]))
 
@@ -53,7 +53,12 @@ def version(counts: npt.NDArray[np.int_]) -> VersionOutcomes:
 
 def alarms(rules: JudgeRules, rollout: Iterator[Outcomes]) -> tuple[str, ...]:
     """The first alarms of a rollout."""
-    return next((found for outcomes in rollout if (found := judge(rules, outcomes).alarms)), ())
+    total, intervals = Outcomes(), Intervals()
+    for outcomes in rollout:
+        total, intervals = total + outcomes, intervals.add("", outcomes).judged(rules)
+        if found := judge(rules, total, intervals).alarms:
+            return found
+    return ()
 
 
 def first_alarm(failed: npt.NDArray[np.bool_], every: int, allowed: float) -> int | None:
@@ -125,14 +130,14 @@ def test_a_quantile_that_is_estimated_gives_no_false_alarm(latencies: Latencies)
 @pytest.mark.parametrize(("slower", "caught"), [(1.0, False), (1.3, False), (2.0, True)])
 def test_a_candidate_is_found_that_is_slower_than_the_ratio_of_1_5(slower: float, caught: bool) -> None:
     rng = np.random.default_rng(6)
-    found = [alarms(JudgeRules(), looks(rng, 3000, 0.5, 0.0, lognormal, slower)) for _ in range(20)]
+    found = [alarms(JudgeRules(), looks(rng, 20_000, 0.5, 0.0, lognormal, slower)) for _ in range(20)]
     assert [bool(one) for one in found] == [caught] * 20
 
 
 def batches(
     rng: np.random.Generator, executions: int, share: float, slower: float = 1.0, tail: float = 1.0
 ) -> Iterator[Outcomes]:
-    """Simulate executions of both versions; yield the outcomes at every 50 of them.
+    """Simulate executions of both versions; yield the outcomes of each 50 of them.
 
     The more requests, the larger the batches: at most 30 rows come in the time of one. One execution takes
     2 ms and 0.5 ms for each row; one of 30 takes `tail` times as long.
@@ -143,8 +148,8 @@ def batches(
     us = (2000 + 500 * rows) * rng.lognormal(0, 0.3, executions) * np.where(ours, slower, 1)
     us *= np.where(rng.random(executions) < 1 / 30, tail, 1)
     sizes, times = ((np.ceil(np.log2(each) * 4)).astype(int) for each in (rows, us))
-    counts = np.zeros((2, sizes.max() + 1, times.max() + 1), int)  # by version, rows, time
     for start in range(0, executions, 50):
+        counts = np.zeros((2, sizes.max() + 1, times.max() + 1), int)  # by version, rows, time
         part = slice(start, start + 50)
         np.add.at(counts, (ours[part].astype(int), sizes[part], times[part]), 1)
         stable, candidate = (VersionOutcomes(executions=executed(each)) for each in counts)
@@ -172,7 +177,7 @@ def test_100_rollouts_with_batches_roll_none_back_for_their_executions(share: fl
 
 def test_a_candidate_is_found_whose_executions_take_longer() -> None:
     rng = np.random.default_rng(9)
-    found = [alarms(COMPUTE, batches(rng, 8000, 0.25, slower=2.0)) for _ in range(10)]
+    found = [alarms(COMPUTE, batches(rng, 60_000, 0.25, slower=2.0)) for _ in range(4)]
     assert all(found)
 
 
@@ -180,17 +185,23 @@ def test_a_slow_candidate_whose_small_batches_hide_it_is_found_by_its_executions
     """Its latencies are no longer than the stable version's, whose batches are larger."""
     rng = np.random.default_rng(10)
     share, slower = 0.2, 2.0
-    *_, last = batches(rng, 8000, share, slower)
+    total, intervals = Outcomes(), Intervals()
+    for last in batches(rng, 60_000, share, slower):
+        seen = requests_of(last)
+        total, intervals = total + last + seen, intervals.add("", last).add("ingress", seen)
+        intervals = intervals.judged(JudgeRules())
+    verdict = judge(JudgeRules(), total, intervals)
+    assert [alarm.partition(":")[0] for alarm in verdict.alarms] == ["compute"]
+
+
+def requests_of(last: Outcomes) -> Outcomes:
+    """Return requests, one for each row, that took as long as their executions."""
     latencies = [Counter[int]() for _ in range(2)]
     for counted, version in zip(latencies, (last.stable, last.candidate), strict=True):
         for rows, times in version.executions.items():
             counted.update({time: count * round(2 ** (rows / 4)) for time, count in times.items()})
-    stable, candidate = (
-        msgspec.structs.replace(version, ok=counted.total(), latencies=dict(counted))
-        for counted, version in zip(latencies, (last.stable, last.candidate), strict=True)
-    )
-    verdict = judge(JudgeRules(), Outcomes(stable, candidate))
-    assert [alarm.partition(":")[0] for alarm in verdict.alarms] == ["compute"]
+    stable, candidate = (VersionOutcomes(counted.total(), latencies=dict(counted)) for counted in latencies)
+    return Outcomes(stable, candidate)
 
 
 def test_detectable_is_a_rate_that_gives_an_alarm_with_95_percent() -> None:

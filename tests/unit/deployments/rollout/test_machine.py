@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.core.errors import InferError
@@ -10,6 +11,7 @@ from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, Verdict
 from deployments.rollout import machine
 from deployments.rollout.changes import changed
+from deployments.rollout.intervals import UNSEEN, Bet, Intervals
 from deployments.rollout.machine import Record
 from deployments.rollout.policy import merged
 
@@ -126,6 +128,38 @@ def test_the_promoted_version_is_done_after_its_time() -> None:
     promoted = machine.weighted(rollout(keep_stable_seconds=5), 100, 10, "ann", "")
     assert machine.ticked(promoted, 14) is promoted
     assert at(machine.ticked(promoted, 15)) == (RolloutState.DONE, 100)
+
+
+@pytest.mark.parametrize(
+    ("policy", "weight"), [({}, 990_000), ({"holdback": 0}, 1_000_000), ({"steps": [99.5]}, 995_000)]
+)
+def test_a_share_stays_with_the_stable_version_while_it_is_kept(policy: dict[str, Any], weight: int) -> None:
+    promoted = machine.weighted(rollout(**policy), 100, 5, "ann", "")
+    for record in (promoted, machine.paused(promoted, "lunch", 6)):
+        assert machine.weight(record) == weight and record.status.percent == 100
+    assert machine.weight(rollout(**policy)) < 995_001
+
+
+def test_durations_are_judged_only_while_both_versions_answer() -> None:
+    record = rollout(holdback=0)
+    assert machine.rules(record) == record.status.spec.judge
+    promoted = machine.weighted(record, 100, 5, "ann", "")
+    rules = machine.rules(promoted)
+    assert rules.latency is None and rules.compute is None and rules.errors is not None
+    kept = machine.weighted(rollout(), 100, 5, "ann", "")
+    assert machine.rules(kept) == kept.status.spec.judge
+
+
+def test_evidence_of_durations_goes_on_in_the_next_step_but_not_after_a_person() -> None:
+    answers = VersionOutcomes(ok=100, latencies={60: 100})
+    record = counted(rollout(), Outcomes(answers, answers), 30)
+    assert list(record.intervals.pending) == [""]
+    record = msgspec.structs.replace(
+        record, intervals=Intervals(record.intervals.pending, latency=Bet(log_evidence=2))
+    )
+    next_step = machine.ticked(record, 60)
+    assert at(next_step) == (STEP, 50) and next_step.intervals == Intervals(latency=Bet(log_evidence=2))
+    assert machine.resumed(machine.paused(record, "lunch", 50), 60, "ann").intervals == UNSEEN
 
 
 def test_the_weight_of_a_paused_rollout_may_be_set() -> None:

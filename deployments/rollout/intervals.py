@@ -1,0 +1,221 @@
+"""Compares how long both versions of a rollout take, within intervals in which they met the same load. Pure.
+
+An interval is what one ingress reports at once, a second's answers, or as many seconds' as it needs for
+enough answers of both versions. The test's unit is the interval: a burst, or a stalled machine, counts once,
+however many requests it delays. Each gives a number of -1 to 1, by how much more of the candidate's answers
+are slow. Of versions that are alike its expectation is 0, whatever the load. The evidence is the wealth of
+one who bets on more than `TOLERANCE`: were there no more, it would ever exceed 1,000 once in 1,000 rollouts,
+however often one looks (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
+2023).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import msgspec
+
+from app.core.rollout.outcomes import Executions, Outcomes, joined
+from app.core.rollout.spec import ComputeRule, JudgeRules, LatencyRule
+from app.core.rollout.statistics import count_above, microseconds, position, quantile_position
+
+TOLERANCE: Final = 0.02
+"""The share of slow answers that the candidate may have more than the stable version."""
+MIN_STABLE: Final = 20
+"""Answers of the stable version in an interval, without which its quantile says little."""
+_COLD_US: Final = 1000.0
+"""What an answer may take longer because few come before it, and caches are cold.
+
+A product of 160 x 160 matrices took 94 us after another, and 220 us after a pause of 0.1 s.
+"""
+_LARGEST_BET: Final = 0.5
+"""Of the wealth: so that 17 bad intervals are needed for an alarm, and trouble of seconds is none."""
+_MEMORY: Final = 0.99
+"""The weight of an interval's number in the next bets falls by this with each interval after it."""
+_SIZES: Final = 10
+"""Sizes for whose executions an interval waits: only beside much larger ones a slow one looks fast."""
+_MOST_SOURCES: Final = 1024
+
+Times = Mapping[int, int]
+"""Numbers of durations by bucket."""
+
+
+class Interval(NamedTuple):
+    """How many of the candidate's answers were slow; `expected` would be, did it do as the stable version."""
+
+    slow: float = 0.0
+    expected: float = 0.0
+    total: float = 0.0
+
+    def and_also(self, other: "Interval") -> "Interval":
+        """Return both as one."""
+        return Interval(self.slow + other.slow, self.expected + other.expected, self.total + other.total)
+
+
+class Bet(msgspec.Struct, frozen=True):
+    """Evidence that the candidate has more slow answers.
+
+    Attributes:
+        log_evidence: the logarithm of the wealth, which began with 1.
+        intervals: numbers that were bet on.
+        seen: all intervals together.
+        weight, sum, squares: by which the next bet is chosen: sums of weights, of the numbers, and
+            of their squared deviations.
+    """
+
+    log_evidence: float = 0.0
+    intervals: int = 0
+    seen: Interval = Interval()
+    weight: float = 1.0
+    sum: float = 0.0
+    squares: float = 0.25
+
+    def after(self, interval: Interval) -> "Bet":
+        """Return the evidence with one more interval, on which the bet was placed before it was seen."""
+        excess = (interval.slow - interval.expected) / interval.total
+        mean, variance = self.sum / self.weight, max(self.squares / self.weight, 1e-4)
+        edge = mean - TOLERANCE
+        bet = min(max(edge / (variance + edge * edge), 0.0), _LARGEST_BET)
+        return Bet(
+            self.log_evidence + math.log1p(bet * (excess - TOLERANCE)),
+            self.intervals + 1,
+            self.seen.and_also(interval),
+            self.weight * _MEMORY + 1,
+            self.sum * _MEMORY + excess,
+            self.squares * _MEMORY + (excess - mean) ** 2,
+        )
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """Durations of both versions in an interval that is not over."""
+
+    stable: dict[int, int] = {}
+    candidate: dict[int, int] = {}
+    stable_executions: Executions = {}
+    candidate_executions: Executions = {}
+
+    def add(self, outcomes: Outcomes) -> "Pending":
+        """Return the interval with what one report says."""
+        stable, candidate = outcomes.stable, outcomes.candidate
+        return Pending(
+            dict(Counter(self.stable) + Counter(stable.latencies)),
+            dict(Counter(self.candidate) + Counter(candidate.latencies)),
+            joined(self.stable_executions, stable.executions),
+            joined(self.candidate_executions, candidate.executions),
+        )
+
+
+class Intervals(msgspec.Struct, frozen=True):
+    """What the steps of a rollout have shown of durations.
+
+    Attributes:
+        pending: the intervals that are not over, by who reports them.
+        latency: the evidence of answers' durations.
+        compute: the evidence of executions' durations.
+    """
+
+    pending: dict[str, Pending] = {}
+    latency: Bet = Bet()
+    compute: Bet = Bet()
+
+    def add(self, source: str, outcomes: Outcomes) -> "Intervals":
+        """Return them with a report."""
+        added = self.pending.get(source, Pending()).add(outcomes)
+        if added == Pending():
+            return self
+        pending = {**self.pending, source: added}
+        if len(pending) > _MOST_SOURCES:
+            del pending[next(iter(pending))]
+        return msgspec.structs.replace(self, pending=pending)
+
+    def judged(self, rules: JudgeRules) -> "Intervals":
+        """End the intervals that have enough answers; all that end now are one interval of the test."""
+        # Whether one ends depends on how many answers there are, never on how long they took.
+        latency = compute = Interval()
+        left = {}
+        for source, pending in self.pending.items():
+            ended = None
+            if rules.latency:
+                ended = compare_answers(rules.latency, pending.stable, pending.candidate)
+                latency = latency.and_also(ended or Interval())
+            if rules.compute and ended is None:
+                executions = pending.stable_executions, pending.candidate_executions
+                ended = compare_executions(rules.compute, *executions)
+                compute = compute.and_also(ended or Interval())
+            if ended is None:
+                left[source] = pending
+        return Intervals(
+            left,
+            self.latency.after(latency) if latency.total else self.latency,
+            self.compute.after(compute) if compute.total else self.compute,
+        )
+
+
+UNSEEN: Final = Intervals()
+
+
+def enough(quantile: float) -> int:
+    """Return how many answers an interval needs of the stable version."""
+    return max(MIN_STABLE, math.ceil(1 / (1 - quantile)))
+
+
+def compare_answers(rule: LatencyRule, stable: Times, candidate: Times) -> Interval | None:
+    """Compare the answers of one interval; None while there are too few."""
+    if not candidate or sum(stable.values()) < enough(rule.quantile):
+        return None
+    return _compare(rule, stable, candidate)
+
+
+def compare_executions(rule: ComputeRule, stable: Executions, candidate: Executions) -> Interval | None:
+    """Compare executions of as many rows: a small share of requests makes small batches, which look fast."""
+    known = sum(sum(times.values()) for times in stable.values())
+    if known < enough(rule.quantile) * min(len(stable), _SIZES):
+        return None
+    found = Interval()
+    for rows, times in candidate.items():
+        sizes = _as_large(stable, rows, enough(rule.quantile))
+        if sizes:
+            durations = sum((Counter(stable[size]) for size in sizes), Counter[int]())
+            found = found.and_also(_compare(rule, durations, times))
+    return found if found.total else None
+
+
+def _as_large(executions: Executions, rows: int, wanted: int) -> list[int]:
+    """Return the smallest sizes, from some rows on, that have enough executions together; [] without.
+
+    Those of more rows take no less time, so that they do not make the candidate look slow.
+    """
+    sizes = sorted(size for size in executions if size >= rows)
+    known = accumulate(sum(executions[size].values()) for size in sizes)
+    for number, total in enumerate(known, 1):
+        if total >= wanted:
+            return sizes[:number]
+    return []
+
+
+def _compare(rule: LatencyRule | ComputeRule, stable: Times, candidate: Times) -> Interval:
+    """Compare with `ratio` times the stable version's quantile.
+
+    Each answer of the stable version is held against the quantile of its others, and those of the candidate
+    against the same quantiles: else a quantile of few would be too low for the candidate alone, which has no
+    part in it.
+    """
+    slow = expected = 0.0
+    known, total = sum(stable.values()), sum(candidate.values())
+    for bucket, count in stable.items():
+        limit = _limit(rule, _without(stable, bucket))
+        slow += count / known * count_above(candidate, limit)
+        expected += count / known * total * count_above({bucket: 1}, limit)
+    return Interval(slow, expected, total)
+
+
+def _without(times: Times, bucket: int) -> Times:
+    left = {**times, bucket: times[bucket] - 1}
+    return {number: count for number, count in left.items() if count}
+
+
+def _limit(rule: LatencyRule | ComputeRule, times: Times) -> float:
+    quantile = quantile_position(times, rule.quantile)
+    return max(quantile + position(rule.ratio), position(microseconds(quantile) + _COLD_US))
