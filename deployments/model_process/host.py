@@ -221,7 +221,10 @@ class ProcessReplica:
         if not self._description.error:
             with suppress(TimeoutError):
                 described = await self._plane.run(self._handler.ask("describe", _DESCRIBE_S))
-                return msgspec.msgpack.decode(described, type=Description)
+                present = msgspec.msgpack.decode(described, type=Description)
+                # The manager asks after each change of the instances, which the next process starts with.
+                self._spec = msgspec.structs.replace(self._spec, config=present.spec.config)
+                return present
         return self._description
 
     def broken(self) -> str:

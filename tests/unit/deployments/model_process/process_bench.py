@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.transport.channel.client import Channel
 from app.transport.event_loop_thread import LoopThread
 from app.transport.settings import TransportSettings
 from deployments.model_process.host import ProcessReplica
@@ -131,6 +132,14 @@ class ProcessBench:
         response = self.submit(value).result(20)
         assert response.failure is None, response.failure
         return float(np.frombuffer(response.outputs[0].data, np.float32)[0])
+
+    async def control(self, verb: str, payload: Any) -> None:
+        """Make a control call of the manager to the process."""
+        assert self.replica is not None
+        address, key = self.replica.addresses["unix"], self.replica._spec.key
+        channel = await Channel.connect(address, key, TransportSettings(arena_bytes=0))
+        await channel.control(verb, payload)
+        channel.close()
 
     @property
     def pid(self) -> int:

@@ -1,5 +1,6 @@
 """A replica whose model runs in a process of its own: its load, its ends, and what ends it."""
 
+import asyncio
 import os
 import re
 import signal
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tritonclient.grpc import model_config_pb2 as mc
 
 from deployments.model_process import host
+from deployments.spec import UPDATE
 from tests.unit.deployments.model_process.process_bench import ProcessBench, alive, until
 
 pytestmark = pytest.mark.timeout(60)
@@ -281,3 +284,16 @@ def test_a_close_while_the_process_is_started_again(bench: ProcessBench) -> None
     bench.plane.call(replica._close(), 30)
     (server,) = bench.servers()
     until(lambda: not psutil.Process(server).children())
+
+
+async def test_a_change_of_instances_outlives_the_process(bench: ProcessBench) -> None:
+    bench.write()
+    replica = bench.load()
+    changed = mc.ModelConfig.FromString((await replica.describe()).spec.config)
+    changed.instance_group.add(count=2, kind=mc.ModelInstanceGroup.KIND_CPU)
+    await bench.control(UPDATE, changed.SerializeToString())
+    assert (await replica.describe()).spec.config == changed.SerializeToString()
+    pid = bench.pid
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(bench.until_another, pid)
+    assert (await replica.describe()).spec.config == changed.SerializeToString()
