@@ -43,9 +43,11 @@ def started(directory: Path, spec: bytes = SPEC) -> Iterator[Started]:
 
 
 def ended(process: Started) -> int:
-    """Wait until it has ended; return its exit code."""
+    """Wait until it has ended, and the server has let go of it; return its exit code."""
     process.status.settimeout(20)
-    return os.waitstatus_to_exitcode(int.from_bytes(process.status.recv(4), "little"))
+    status = process.status.recv(4)
+    assert process.status.recv(1) == b""
+    return os.waitstatus_to_exitcode(int.from_bytes(status, "little"))
 
 
 def output(process: Started) -> str:
