@@ -94,6 +94,6 @@ def test_a_long_execution_of_a_model_that_executes_on_the_event_loop(
         assert server.processes("spins:1") == processes
         assert infer(server, "spins", 0) == 0
         wait_until(
-            lambda: "has kept the event loop of its replica busy" in server.output(), 5, "a warning"
+            lambda: "has kept the event loop of its replica busy" in server.output(), 30, "a warning"
         )
         client.unload_model("spins")
