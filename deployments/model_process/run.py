@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
@@ -40,7 +41,7 @@ class Run:
         try:
             server = _server(spec.key)
             started = start_process(spec.application, start, activity, spec.socket_directory, server)
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             raise internal(f"unable to start a process for model '{spec.name}': {error}") from error
         return cls(started, spec.name)
 

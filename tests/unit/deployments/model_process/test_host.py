@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from deployments.model_process import host
+from deployments.model_process import host, start
 from deployments.spec import UPDATE
 from tests.unit.deployments.model_process.process_bench import ProcessBench, alive, until
 
@@ -297,3 +297,12 @@ async def test_a_change_of_instances_outlives_the_process(bench: ProcessBench) -
     os.kill(pid, signal.SIGKILL)
     await asyncio.to_thread(bench.until_another, pid)
     assert (await replica.describe()).spec.config == changed.SerializeToString()
+
+
+def test_a_fork_server_that_cannot_start_is_a_reason(
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "SERVER_PYTHON", Path("/bin/false"))
+    bench.write()
+    expected = "Internal: unable to start a process for model 'm'"
+    assert bench.start().error.startswith(expected)
