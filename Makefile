@@ -138,6 +138,8 @@ scaling: $(VENV)/.installed-test
 # rollout costs the stable version's requests.
 rollouts: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.rollouts
+	$(BIN)/python -m tests.long.rollout_alike
+	$(BIN)/python -m tests.long.rollout_starts
 	$(BIN)/python -m tests.long.rollout_kills
 	$(BIN)/python -m tests.long.rollout_latency
 

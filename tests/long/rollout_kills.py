@@ -13,10 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tests.long.rollouts import Load, ask, started, write
+from tests.long.rollout_bench import ask, served
+from tests.long.rollout_load import Load, Stream, bad
+from tests.long.rollout_models import Candidate, Model
 from tests.long.server import say
 from tests.server import Server, wait_until
 
+_MODEL: Final = Model("m", "grpc")
+_RATES: Final = {"http": 50.0, "grpc": 50.0}
 _MANAGER: Final = "nereid:repository-manager"
 _SLOW: Final = "import time; time.sleep(6)"
 _STAYS: Final[dict[str, Any]] = {
@@ -47,7 +51,7 @@ def start(
 
     def prepare(server: Server, repository: Path) -> None:
         if not (repository / "m" / str(version)).exists():
-            write(repository, version, load)
+            _MODEL.write(repository, version, Candidate(load=load))
         begin = threading.Thread(
             target=change("start", spec={**_STAYS, **spec}), args=(server, repository), daemon=True
         )
@@ -78,7 +82,7 @@ def status(server: Server) -> tuple[str, float]:
     return found.get("state", ""), found.get("percent", 0)
 
 
-def strike(server: Server, repository: Path, load: Load, kill: Kill) -> bool:
+def strike(server: Server, repository: Path, streams: list[Stream], kill: Kill) -> bool:
     """Kill the manager in one state; print and return whether its successor goes on."""
     kill.prepare(server, repository)
     wait_until(lambda: status(server)[0] == kill.before, _WAIT_S, f"the rollout is {kill.before}")
@@ -94,18 +98,23 @@ def strike(server: Server, repository: Path, load: Load, kill: Kill) -> bool:
     except AssertionError:
         say(f"expected {kill.after}")
     after = status(server)
-    errors = [event.result for event in load.between(killed, time.monotonic()) if event.result != "ok"]
-    say(f"| {before[0]} {before[1]:g} % | {after[0]} {after[1]:g} % | {back:.1f} | {len(errors)} |")
-    for error in set(errors):
-        say(f"    {error[:200]}")
+    found = bad(event for stream in streams for event in stream.between(killed, time.monotonic()))
+    errors = found[0] + found[1]
+    say(f"| {before[0]} {before[1]:g} % | {after[0]} {after[1]:g} % | {back:.1f} | {errors.total()} |")
+    for text, count in errors.items():
+        say(f"    {count} times {text}")
     return after == kill.after and not errors
 
 
 def main() -> int:
     """Kill in each state; return 0 if all went on."""
-    with started() as (server, repository), Load(server) as load:
+    streams = [Stream("m", way, rate) for way, rate in _RATES.items()]
+    with (
+        served([_MODEL]) as (server, repository),
+        Load(server.http_url, server.grpc_url, streams),
+    ):
         say("| killed in | then | manager back s | errors |\n|---|---|---|---|")
-        good = [strike(server, repository, load, kill) for kill in KILLS]
+        good = [strike(server, repository, streams, kill) for kill in KILLS]
     return 0 if all(good) else 1
 
 

@@ -2,79 +2,90 @@
 
 python -m tests.long.rollout_latency --rounds 6 --seconds 15
 
-In each round clients are answered by the stable version alone for some seconds, and then for as many seconds
-beside a good candidate that has 20 % of the requests. Fails if any request does.
+Of each way to be asked there are two models with the same requests at the same time. In each round one of
+them has a good candidate with 20 % of the requests, the other has none; in the next round it is the reverse.
+Ends with 1 if the median of the ratios of their p99 is above the bound, or a request failed.
 """
 
 import argparse
 import statistics
 import sys
 import time
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from tests.long.rollouts import Load, ask, p99_ms, started, write
+from tests.long.rollout_bench import Rollout, at_once, change, served
+from tests.long.rollout_load import Load, Stream, bad, quantile_ms
+from tests.long.rollout_models import WAYS, Candidate, Model
+from tests.long.rollout_plants import PLANTS
 from tests.long.server import say
-from tests.server import Server
+from tests.server import Server, wait_until
 
-STABLE: Final = 1
+BOUND: Final = 1.3
+_RATE: Final = 25.0
+"""Requests a second to each of eight models."""
 _SETTLE_S: Final = 3.0
 """After the start or the end of the candidate's process."""
-_POLICY: Final[dict[str, Any]] = {"steps": [20], "step": {"min_seconds": 3600, "max_seconds": 7200}}
+_POLICY: Final[dict[str, Any]] = {
+    "steps": [20],
+    "step": {"min_seconds": 3600, "max_seconds": 7200},
+    "judge": {"latency": None, "compute": None},
+}
+_STABLE: Final = 1
 
 
-def seconds_of(load: Load, seconds: float) -> float:
-    """Return the quantile of the requests of the next seconds, in milliseconds."""
+def measure(server: Server, repository: Path, pairs: list[list[Stream]], number: int, seconds: float) -> Any:
+    """Return the ratios of one round, by way."""
+    rolled = [Model(f"m{number % 2}_{way}", way) for way in WAYS]
+    rollouts = [Rollout(server, model) for model in rolled]
+    at_once(partial(each.start, repository, number + 2, Candidate(), _POLICY) for each in rollouts)
     time.sleep(_SETTLE_S)
     begun = time.monotonic()
     time.sleep(seconds)
-    return p99_ms(load.between(begun, begun + seconds), STABLE)
-
-
-def change(server: Server, until: str, **body: Any) -> None:
-    """Change the rollout of the model, and wait for a state.
-
-    Raises:
-        RuntimeError: another state, for a minute.
-    """
-    ask(server, "repository/models/m/rollout", body)
-    deadline = time.monotonic() + 60
-    while (status := ask(server, "models/m/rollout"))["state"] != until:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"state {status['state']}: {status['reason']}")
-        time.sleep(0.2)
-
-
-def measure(
-    server: Server, load: Load, repository: Path, version: int, seconds: float
-) -> tuple[float, float]:
-    """Return the quantiles of one round, without a rollout and with one."""
-    without = seconds_of(load, seconds)
-    write(repository, version)
-    change(server, "step", action="start", spec=_POLICY)
-    beside = seconds_of(load, seconds)
-    change(server, "aborted", action="abort")
-    return without, beside
+    ended = time.monotonic()
+    time.sleep(1)
+    at_once(partial(change, server, model.name, "abort") for model in rolled)
+    for rollout in rollouts:
+        wait_until(lambda each=rollout: each.look() == "aborted", 60, "the rollout is aborted")  # type: ignore[misc]
+    found = []
+    for way, pair in zip(WAYS, pairs, strict=True):
+        beside, without = (
+            quantile_ms(pair[each].between(begun, ended), _STABLE) for each in (number % 2, 1 - number % 2)
+        )
+        found.append(beside / without)
+        say(f"| {number} | {way} | {without:.1f} | {beside:.1f} | {beside / without:.2f} |")
+    return found
 
 
 def main() -> int:
-    """Measure the rounds; return 0 if no request failed."""
+    """Measure the rounds; return 0 if the ratio is within its bound and no request failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--plant", default="", choices=list(PLANTS), help="a fault that is to be found")
     given = parser.parse_args()
-    ratios = []
-    say("p99 without ms, p99 beside ms, ratio")
-    with started() as (server, repository), Load(server) as load:
-        for version in range(2, 2 + given.rounds):
-            without, beside = measure(server, load, repository, version, given.seconds)
-            ratios.append(beside / without)
-            say(f"{without:.1f}, {beside:.1f}, {ratios[-1]:.2f}")
-        bad = [event for event in load.events if event.result != "ok"]
-        of_candidate = sum(event.version != str(STABLE) for event in load.events)
-    say(f"{len(load.events)} requests, {of_candidate} answered by candidates, {len(bad)} failed or wrong")
-    say(f"median ratio {statistics.median(ratios):.2f}")
-    return 1 if bad else 0
+    models = [[Model(f"m{each}_{way}", way) for each in range(2)] for way in WAYS]
+    pairs = [[Stream(model.asked, model.way, _RATE) for model in pair] for pair in models]
+    streams = list(chain(*pairs))
+    ratios: list[float] = []
+    with (
+        served(chain(*models), given.plant) as (server, repository),
+        Load(server.http_url, server.grpc_url, streams),
+    ):
+        say("| round | by | p99 without ms | p99 beside ms | ratio |\n|---|---|---|---|---|")
+        for number in range(given.rounds):
+            ratios += measure(server, repository, pairs, number, given.seconds)
+    events = [event for stream in streams for event in stream.events]
+    faults = sum(bad(events), bad([])[0])
+    by_candidates = sum(event.version != _STABLE for event in events)
+    say(f"{len(events)} requests, {by_candidates} answered by candidates, {faults.total()} failed or wrong")
+    for text, count in faults.items():
+        say(f"    {count} times {text}")
+    ratio = statistics.median(ratios)
+    say(f"median ratio {ratio:.2f}, at most {BOUND:g}")
+    return 1 if faults or not ratio <= BOUND else 0
 
 
 if __name__ == "__main__":

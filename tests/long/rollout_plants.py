@@ -1,0 +1,72 @@
+"""Faults that are planted in a copy of the server, to see that the long suites of rollouts find them.
+
+`--plant NAME` of a suite starts the server from that copy; the suite has to end with 1.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.server import ROOT
+
+_PACKAGES: Final = ("app", "backends", "client", "deployments", "nereid")
+
+
+class Plant(NamedTuple):
+    """A text of one file, and what stands there instead."""
+
+    path: str
+    text: str
+    instead: str
+
+
+PLANTS: Final = {
+    # A candidate's answers of now beside the stable version's of its first second.
+    "old-interval": Plant(
+        "deployments/rollout/intervals.py",
+        "compare_answers(rules.latency, pending.stable, pending.candidate)",
+        "compare_answers(rules.latency, _FIRST.setdefault(source, pending.stable), pending.candidate)"
+        " if sum(pending.stable.values()) >= MIN_STABLE else None",
+    ),
+    "missing-output": Plant(
+        "app/rollout/answer.py", "if response.final and self._missing:", "if False and self._missing:"
+    ),
+    # A rollout that costs the stable version's clients 20 ms.
+    "late-answers": Plant(
+        "app/rollout/live_split.py",
+        "            self._record(is_candidate, failure, begun)\n        sink(response)",
+        "            self._record(is_candidate, failure, begun)\n"
+        "        asyncio.get_running_loop().call_later(0.02, sink, response)",
+    ),
+}
+_MORE: Final = {"old-interval": "_FIRST: dict[str, Times] = {}\n", "late-answers": "import asyncio\n"}
+"""What is added to the end of the file."""
+
+
+@contextmanager
+def planted(name: str) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield the directory of a server with a fault ("": without one), and variables of its environment."""
+    if name not in PLANTS:
+        yield ROOT, {}
+        return
+    with tempfile.TemporaryDirectory(prefix="np") as directory:
+        for package in _PACKAGES:
+            shutil.copytree(ROOT / package, Path(directory, package), symlinks=True)
+        shutil.copy(ROOT / "triton_python_backend_utils.py", directory)
+        changed = Path(directory, PLANTS[name].path)
+        changed.write_text(with_fault(name, changed.read_text()))
+        yield Path(directory), {"PYTHONPATH": f"{directory}:{ROOT}"}
+
+
+def with_fault(name: str, source: str) -> str:
+    """Return the text of a plant's file with its fault.
+
+    Raises:
+        AssertionError: the file does not have the plant's text once.
+    """
+    plant = PLANTS[name]
+    assert source.count(plant.text) == 1, f"plant '{name}': not once in {plant.path}: {plant.text}"
+    return source.replace(plant.text, plant.instead) + _MORE.get(name, "")
