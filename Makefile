@@ -134,8 +134,8 @@ faults: $(VENV)/.installed-test models
 scaling: $(VENV)/.installed-test
 	$(BIN)/python -m tests.long.scaling
 
-# Tables of candidates that are bad in different ways, of managers killed in each state of a rollout, and of what a
-# rollout costs the stable version's requests.
+# Tables of candidates that are bad in different ways, of good ones under changing load, of starts while a model is
+# loaded, of managers killed in each state of a rollout, and of what a rollout costs the stable version's requests.
 rollouts: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.rollouts
 	$(BIN)/python -m tests.long.rollout_alike

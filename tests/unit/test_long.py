@@ -1,12 +1,17 @@
 """What the long suites judge by."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from tests.long.outcomes import NO_ANSWER, Ledger, Refusal
 from tests.long.processes import Growth, Reading, Snapshot, growth
+from tests.long.rollout_models import CANDIDATES, Candidate, Model
+from tests.long.rollout_plants import PLANTS, with_fault
+from tests.long.rollouts import Row
 from tests.long.soak import CONTROL, RISE_MIB, left_over, too_much
+from tests.server import ROOT
 
 
 def noisy(rise: float, jump: float = 0.0) -> list[tuple[float, float]]:
@@ -79,3 +84,36 @@ def test_a_wrong_answer_is_kept_however_many_other_failures_there_were() -> None
     assert len(ledger.failures) < 1000
     assert [line.split(" ", 1)[1] for line in ledger.wrong] == ["b: another's answer"]
     assert "another's answer" in "\n".join(ledger.lines())
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_fault_fits_into_the_product(name: str) -> None:
+    source = (ROOT / PLANTS[name].path).read_text()
+    compile(with_fault(name, source), name, "exec")
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES.values(), ids=CANDIDATES)
+def test_candidates_are_python(candidate: Candidate, tmp_path: Path) -> None:
+    Model("m", "grpc").write(tmp_path, 2, candidate)
+    compile((tmp_path / "m" / "2" / "model.py").read_text(), "model.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "seconds", "errors", "wrong", "faults"),
+    [
+        ("raises", "failed", 19, 0, 0, 0),
+        ("raises", "step", 19, 0, 0, 1),
+        ("raises", "failed", 21, 0, 0, 1),
+        ("raises", "failed", 19, 1, 0, 1),
+        ("raises", "failed", 19, 0, 1, 1),
+        ("hangs, clients see it", "failed", 19, 1, 0, 0),
+        ("good", "done", 19, 0, 0, 0),
+        ("good", "done", 19, 0, 1, 1),
+        ("good", "failed", 19, 0, 0, 1),
+    ],
+)
+def test_a_rollout_has_to_end_as_it_should_and_clients_see_nothing_of_it(
+    name: str, state: str, seconds: float, errors: int, wrong: int, faults: int
+) -> None:
+    row = Row(name, "http", state, seconds, "", errors, wrong, 1.0, 1.0, "", {})
+    assert len(row.faults) == faults
