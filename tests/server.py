@@ -63,6 +63,7 @@ class Server:
         self.log = log
         self._arguments = [*arguments, *shlex.split(os.environ.get("NEREID_TEST_FLAGS", ""))]
         defaults = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
+        defaults["XDG_STATE_HOME"] = f"{log}.state"  # that of a server that is started again
         self._env = {**os.environ, **defaults, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 

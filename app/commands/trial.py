@@ -16,7 +16,8 @@ from backends import find_backend, hosted_backend, python_based_file, runs_elsew
 from backends.base import Backend, Instance, Model
 from deployments.environments.prepare import chosen, look
 from deployments.execution.warmup import check_samples, warm_up
-from deployments.manager.catalog import Candidate, Catalog
+from deployments.manager.candidate import Candidate
+from deployments.manager.catalog import Catalog
 from deployments.manager.ensembles import effective
 from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry

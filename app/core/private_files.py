@@ -50,6 +50,34 @@ def private_directory(directory: str) -> None:
         raise PermissionError(f"'{directory}' must belong to this user alone (mode 0700)")
 
 
+def state_directory(kind: str, given: str = "") -> str:
+    """Return this user's directory for what outlives a restart of the machine; it is made if necessary.
+
+    Args:
+        kind: its name.
+        given: where it is; by default systemd's directory of the service's state, or else that of the user's
+            programs. Where neither can be written, it is below `private_root`.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    home = os.path.expanduser(os.environ.get("XDG_STATE_HOME") or "~/.local/state")
+    service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    places = (given,) if given else (service, os.path.join(home, "nereid"))
+    for place in filter(os.path.isabs, places):
+        directory = os.path.join(place, kind)
+        try:
+            private_directory(directory)
+        except OSError:
+            if given:
+                raise
+        else:
+            return directory
+    directory = os.path.join(private_root(), "state", kind)
+    private_directory(directory)
+    return directory
+
+
 def socket_root(parent: str | None = None) -> str:
     """Return a directory like `private_root`, whose path is short enough for sockets below it.
 

@@ -26,6 +26,7 @@ from deployments.manager.requests import Requests
 from deployments.model_store.cache import private_root as cache_root
 from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.overrides import Overrides
+from deployments.rollout.ledger import Ledger
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
 from deployments.rollout.selection import Choice, Offer
@@ -205,7 +206,7 @@ class _AtOnce(Rollouts):
     """Rollouts of a process that has none: a new version takes over at once, whatever `rollout.yaml` says."""
 
     def __init__(self) -> None:
-        super().__init__(Records(_Nothing()))
+        super().__init__(Records(_Nothing()), Ledger(_Nothing()))
 
     async def select(self, offer: Offer) -> Choice:
         return await super().select(offer._replace(policy=None))

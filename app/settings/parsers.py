@@ -105,6 +105,11 @@ def audit_log(path: str) -> str:
     return _usable("--audit-log", path, partial(append, data=b""))
 
 
+def absolute(path: str) -> str:
+    """Return a path that is the same wherever a process runs; "" for none."""
+    return os.path.abspath(os.path.expanduser(path)) if path else ""
+
+
 def _usable(flag: str, path: str, use: Callable[[str], object]) -> str:
     try:
         if path:

@@ -285,6 +285,15 @@ class ModelStoreSettings(msgspec.Struct, frozen=True, kw_only=True):
             low=0,
         ),
     ] = 64 * MIB
+    state_directory: A[
+        str,
+        Flag(
+            "state_directory",
+            "Directory that outlives restarts of the machine, for rollouts and rejected versions; by default "
+            "$STATE_DIRECTORY, $XDG_STATE_HOME/nereid or ~/.local/state/nereid.",
+            parse=parsers.absolute,
+        ),
+    ] = ""
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,163 +1,34 @@
 """Reads the model repositories into candidates for loading."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from hashlib import blake2b
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.model_config import change_requires_reload, copied
-from app.core.config.normalise import normalise, without_instances
+from app.core.config.normalise import without_instances
 from app.core.config.text import parse_config_json
-from app.core.config.validation import validate_instances
-from app.core.config.version_policy import absent_versions, require_versions, served_versions
+from app.core.config.version_policy import require_versions, served_versions
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, not_found
 from app.core.identifiers import name_of, namespace_of
-from app.core.observability.log import LogConfig
 from app.core.private_files import socket_root
-from app.core.rollout.spec import RolloutSpec
-from app.routing.table import VersionEntry
 from app.settings.settings import ServerSettings
-from deployments.manager.planner import LoadPlan, plan_load
+from deployments.manager.candidate import Candidate
 from deployments.model_store import layout, model_files
 from deployments.model_store.cache import private_root
 from deployments.model_store.config_overrides import ConfigOverrides
-from deployments.model_store.fingerprint import fingerprint, version_fingerprint
+from deployments.model_store.fingerprint import fingerprint
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.mirror import Mirrors, copies_directory
-from deployments.model_store.model_check import check_model, versions_of
+from deployments.model_store.model_check import versions_of
 from deployments.model_store.overrides import Bundle
 from deployments.model_store.registered import RegisteredModels
-from deployments.parameters import replica_parameters
 from deployments.rollout.policy import read_policy
 from deployments.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
-
-
-class Candidate(NamedTuple):
-    """A model as it would be loaded now.
-
-    Attributes:
-        entry: its directory.
-        config: its normalised configuration.
-        versions: the versions that its policy selects, ascending.
-        template: the spec of every version, without version, application and fingerprint.
-        rollout: the policy by which a new version takes over; None for at once.
-        stable: the version that stays as it runs, because of a rollout; None for none.
-        percents: of the requests that a version is to get when it has loaded; others get all of them.
-    """
-
-    entry: ModelEntry
-    config: mc.ModelConfig
-    versions: tuple[int, ...]
-    template: ModelSpec
-    rollout: RolloutSpec | None = None
-    stable: int | None = None
-    percents: Mapping[int, float] = {}
-
-    @property
-    def name(self) -> str:
-        """The model's identifier."""
-        return self.entry.identifier
-
-    def spec(self, version: int, application: str) -> ModelSpec:
-        """Return the spec of one version; reads the disk."""
-        return msgspec.structs.replace(
-            self.template,
-            version=version,
-            application=application,
-            fingerprint=version_fingerprint(self.entry, version),
-            percent=self.percents.get(version, 100.0),
-        )
-
-    def fingerprint(self, version: int) -> str:
-        """Return a digest of a version's files and its configuration; reads the disk."""
-        files = version_fingerprint(self.entry, version)
-        return blake2b(files.encode() + self.template.config, digest_size=16).hexdigest()
-
-    def configured(self, loaded: ModelSpec) -> ModelSpec:
-        """Return the spec of a loaded version with this configuration."""
-        template = self.template
-        return msgspec.structs.replace(
-            loaded,
-            config=template.config,
-            override=template.override,
-            override_files=template.override_files,
-            percent=100.0,
-        )
-
-    def check(self, version: int) -> None:
-        """Check its replicas and instances, and the files of a version; see `check_model`."""
-        replica_parameters(self.config)
-        template = self.template
-        validate_instances(normalise(self.config, template.gpus), template.gpus)
-        check_model(self.entry, self.config, version, template.backend_path, remote=bool(template.origin))
-
-    def unchanged(self, loaded: ModelSpec) -> bool:
-        """Return whether a load would change nothing; reads the disk."""
-        old = mc.ModelConfig.FromString(loaded.config)
-        return _same_replica(old, self.config) and self._same_files(loaded)
-
-    def updates(self, loaded: ModelSpec, complete: mc.ModelConfig) -> bool:
-        """Return whether a load would only change the instances of the running replicas; reads the disk.
-
-        Args:
-            loaded: the spec of the loaded version.
-            complete: its complete configuration, which clients read and send back with a change.
-        """
-        return self._same_files(loaded) and any(
-            not change_requires_reload(old, self.config)
-            for old in (mc.ModelConfig.FromString(loaded.config), complete)
-        )
-
-    def plan(self, entries: Iterable[VersionEntry], loaded: Mapping[str, ModelSpec]) -> LoadPlan:
-        """Plan the load; reads the disk.
-
-        Args:
-            entries: the present entries of the model.
-            loaded: the specs of the loaded versions, by application.
-        """
-        # Here rather than where versions are read: of a load they are read twice, and planned once.
-        for version in absent_versions(self.config.version_policy, self.entry.versions):
-            text = "version %d is specified for model '%s', but the version directory is not present"
-            logger.error(text, version, self.entry.name)
-        found = [(e, loaded[e.application]) for e in entries if e.application in loaded]
-        unchanged = [e.version for e, spec in found if self._stays(spec) or self.unchanged(spec)]
-        updatable = [
-            e.version for e, spec in found if self.updates(spec, mc.ModelConfig.FromString(e.config))
-        ]
-        return plan_load(self.versions, entries, unchanged, updatable)
-
-    def _stays(self, loaded: ModelSpec) -> bool:
-        """Return whether a version stays as it runs; one with another key is out of reach."""
-        return loaded.version == self.stable and loaded.key == self.template.key
-
-    def _same_files(self, loaded: ModelSpec) -> bool:
-        return _server_part(loaded) == _server_part(
-            self.template
-        ) and loaded.fingerprint == version_fingerprint(self.entry, loaded.version)
-
-
-def _server_part(spec: ModelSpec) -> ModelSpec:
-    """Return the part of a spec that comes from the server's settings and key; a redeployment changes it."""
-    return msgspec.structs.replace(
-        spec,
-        version=0,
-        application="",
-        fingerprint="",
-        config=b"",
-        override="",
-        override_files="",
-        log=LogConfig(),
-        revision=0,
-        replicas=0,
-        percent=100.0,
-        loaded_at=0.0,
-    )
 
 
 class PollFailure(InferError):
@@ -177,14 +48,6 @@ def poll_failure(name: str, error: InferError) -> PollFailure:
 
 def _unpolled(name: str) -> str:
     return f"failed to load '{name}', failed to poll from model repository"
-
-
-def _same_replica(one: mc.ModelConfig, other: mc.ModelConfig) -> bool:
-    """Return whether two configurations make the same replica, whatever their version policies."""
-    copies = copied(one), copied(other)
-    for copy in copies:
-        copy.ClearField("version_policy")
-    return bool(copies[0] == copies[1])
 
 
 class Catalog:
@@ -266,6 +129,13 @@ class Catalog:
     def served_elsewhere(self) -> list[ModelEntry]:
         """Return the registered models, which are outside the repositories."""
         return self.registered.entries(self._places)
+
+    def place(self, name: str) -> str:
+        """Return the repository of a model, as it was given: it is the same after each mount."""
+        space, model = namespace_of(name), name_of(name)
+        places = [path for path, namespace in self._places.items() if not space or namespace == space]
+        found = [path for path in places if os.path.isdir(path / model)] or places or [*self._namespaces]
+        return self._mirrors.urls.get(found[0], str(found[0]))
 
     def models_beside(self, entry: ModelEntry) -> set[str]:
         """Return the models of all repositories, and of the directory that has this one."""

@@ -10,7 +10,8 @@ from app.core.config.normalise import normalise
 from app.core.config.validation import validate
 from app.core.errors import InferError, invalid_arg
 from app.routing.table import IDLE, UNLOADED, ModelState, VersionEntry
-from deployments.manager.catalog import Candidate, Catalog
+from deployments.manager.candidate import Candidate
+from deployments.manager.catalog import Catalog
 from deployments.manager.ensembles import (
     Entries,
     effective,

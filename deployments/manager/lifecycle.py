@@ -13,8 +13,9 @@ from app.core.tasks import Tasks
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
-from deployments.manager.catalog import Candidate, Catalog
-from deployments.manager.deployer import ABANDON_S, Applications, Deployer
+from deployments.manager.candidate import Candidate
+from deployments.manager.catalog import Catalog
+from deployments.manager.deployer import ABANDON_S, Applications, Deployer, running_replicas
 from deployments.manager.ensemble_loads import EnsembleLoads
 from deployments.manager.ensembles import effective, is_ensemble
 from deployments.manager.model_locks import ModelLocks
@@ -22,7 +23,6 @@ from deployments.manager.planner import LoadPlan
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
 from deployments.rollout.rollouts import Begin, Rollouts
-from deployments.rollout.selection import Offer
 from deployments.spec import Description, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ class Lifecycle:
             await self._catalog.overrides.forget(name)
             await self.rollouts.unloaded(name)
             unloading = await self._retire(self.versions(name))
+            await self._note(name)
             awaited = [e for e in unloading if wait and self.locks.wait_on(operation, e.application)]
             self._end_in_background(e for e in unloading if e not in awaited)
             await asyncio.gather(*(self._end(entry) for entry in awaited))
@@ -167,39 +168,39 @@ class Lifecycle:
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
             carry_out = self._start_ensemble if is_ensemble(candidate.config) else self._start
             failed = await carry_out(candidate, plan)
-            await self._settle(name, rollout, failed)
+            again = await self._settle(name, rollout, failed)
             # Versions that were served are retired only when every new version is ready.
             retired = await self._retire(e for e in plan.retire if not (failed and e.application))
             self._end_in_background(retired)
-            if failed:
-                return load_messages.load_failure(name, failed)
-            await self._catalog.overrides.keep(candidate.template)
-            return load_messages.load_failure(name, load_messages.unavailable(name, self.effective))
+            if not failed:
+                await self._catalog.overrides.keep(candidate.template)
+            await self._note(name)
+        if again:
+            await self.load_quietly(name, path)
+        return load_messages.load_failure(name, failed or load_messages.unavailable(name, self.effective))
+
+    async def _note(self, name: str) -> None:
+        mode = self._settings.repository.control_mode if self.initialised else ""
+        await self.rollouts.served(name, self.ready(name), load_messages.CAUSES.get(mode, "the start"))
 
     async def retire(self, name: str, version: int) -> None:
         """Take a version out of service, or give up its load; its application ends after its requests."""
         entry = self.entries.get(name, {}).get(version)
         loads = [name] if entry is not None and entry.state is ModelState.LOADING else []
         async with self.deployer.abandoning(loads, ABANDON_S), self.locks.acquire(name):
-            entries = [entry for entry in self.versions(name) if entry.version == version]
-            self._end_in_background(await self._retire(entries))
-
-    def _offer(self, candidate: Candidate) -> Offer:
-        name, versions, on_disk = candidate.name, candidate.versions, candidate.entry.versions
-        ensemble, ready = is_ensemble(candidate.config), tuple(self.ready(name))
-        policy = None if ensemble else candidate.rollout
-        return Offer(name, versions, on_disk, ready, policy, candidate.fingerprint, ensemble)
+            retired = await self._retire(e for e in self.versions(name) if e.version == version)
+            self._end_in_background(retired)
 
     async def _select(self, candidate: Candidate, begin: Begin | None) -> Candidate:
         """Return a candidate with the versions that its rollout serves; one may begin or end now."""
         name = candidate.name
         if begin is not None:
-            await begin(self._offer(candidate))
+            await begin(candidate.offer(self._running(name)))
         if candidate.template.bundle and self.rollouts.is_on(name):
             raise invalid_arg(
                 f"model '{name}' has a rollout: promote or abort it before a load with other files"
             )
-        choice = await self.rollouts.select(self._offer(candidate))
+        choice = await self.rollouts.select(candidate.offer(self._running(name)))
         if choice.begins is not None or choice.withdraws:
             await self.publish()
         if choice.stops is not None:
@@ -207,24 +208,25 @@ class Lifecycle:
             await asyncio.gather(*(self._end(entry) for entry in unloading))
         return candidate._replace(versions=choice.versions, stable=choice.stable, percents=choice.percents)
 
-    async def _settle(self, name: str, rollout: str, failed: Iterable[VersionEntry]) -> None:
-        """Let a rollout go on after its load; a failed candidate does not make the server unready."""
+    async def _settle(self, name: str, rollout: str, failed: Iterable[VersionEntry]) -> bool:
+        """Let a rollout go on after its load; a failed candidate does not make the server unready.
+
+        Returns:
+            Whether the stable version is to be loaded, which waited for the candidate or was unloaded for it.
+        """
         reasons = {entry.version: entry.reason for entry in failed}
         record = await self.rollouts.settle(name, rollout, reasons, self.ready(name))
-        if record is not None and record.status.candidate in reasons:
-            entry = self.entries[name][record.status.candidate]
-            if entry.state is not ModelState.READY:
-                self.set_entry(load_messages.unloaded_entry(entry))
-            if record.alone:  # the stable version was unloaded before
-                self._tasks.start(self.load_quietly(name))
+        if record is None or record.status.candidate not in reasons:
+            return False
+        entry = self.entries[name][record.status.candidate]
+        if entry.state is not ModelState.READY:
+            self.set_entry(load_messages.unloaded_entry(entry))
+        return self._ready(name, record.status.stable) is None
 
     async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> list[VersionEntry]:
         """Serve an ensemble, and replace deployed models of its name; return []."""
-        replaced = [
-            application
-            for application, spec in self.loaded.items()
-            if spec.identifier == candidate.name and spec.version in candidate.versions
-        ]
+        mine = [(each, spec) for each, spec in self.loaded.items() if spec.identifier == candidate.name]
+        replaced = [application for application, spec in mine if spec.version in candidate.versions]
         for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
             self.set_entry(entry)
         await self._switch(replaced)
@@ -256,8 +258,8 @@ class Lifecycle:
 
     async def _update(self, candidate: Candidate, version: int) -> Description:
         application = self.entries[candidate.name][version].application
-        replicas = load_messages.scaled_replicas(self.versions(candidate.name))
-        return await self.deployer.update(candidate, self.loaded[application], replicas)
+        scaled = load_messages.scaled_replicas(self.versions(candidate.name))
+        return await self.deployer.update(candidate, self.loaded[application], scaled)
 
     async def _put_in_service(
         self, candidate: Candidate, plan: LoadPlan, loaded: Iterable[Description]
@@ -291,11 +293,8 @@ class Lifecycle:
 
     def _fail(self, failed: Description) -> VersionEntry:
         """Return the entry of a version that failed; it becomes the version's unless that is served."""
-        spec = failed.spec
-        served = self._ready(spec.identifier, spec.version)
-        updated = served is not None and served.application == spec.application
-        state = ModelState.READY if updated else ModelState.UNAVAILABLE
-        entry = VersionEntry(spec.identifier, spec.version, state, failed.error)
+        served = self._ready(failed.spec.identifier, failed.spec.version)
+        entry = load_messages.failed_entry(failed, served)
         if served is None:
             self.set_entry(entry)
         return entry
@@ -304,9 +303,14 @@ class Lifecycle:
         """Return whether a model is being loaded or unloaded."""
         return self.locks.users(name) > 0
 
+    def _running(self, name: str) -> dict[int, ModelSpec | None]:
+        """Return the specs of the READY versions of a model; None for that of an ensemble."""
+        ready = ModelState.READY
+        return {e.version: self.loaded.get(e.application) for e in self.versions(name) if e.state is ready}
+
     def ready(self, name: str) -> list[int]:
         """Return the READY versions of a model."""
-        return [entry.version for entry in self.versions(name) if entry.state is ModelState.READY]
+        return [*self._running(name)]
 
     def _ready(self, name: str, version: int) -> VersionEntry | None:
         """Return the entry of a version that is READY."""
@@ -391,9 +395,5 @@ class Lifecycle:
     async def publish_and_wait(self) -> None:
         """Publish the entries; return when every ingress routes by them."""
         number = await self.publish()
-        try:
-            expected = await self.deployer.running.running_replicas(*self._ingress)
-        except Exception as error:  # without Serve's controller, the ingresses known so far must do
-            logger.warning("cannot count the ingress replicas: %r", error)
-            expected = 0
+        expected = await running_replicas(self.deployer.running, *self._ingress)
         await self._publisher.wait_acknowledged(number, expected)

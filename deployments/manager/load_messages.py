@@ -16,6 +16,8 @@ from deployments.spec import Description
 logger = logging.getLogger(__name__)
 
 _PROGRESS_S: Final = 5.0
+CAUSES: Final = {"explicit": "a request", "poll": "files that changed"}
+"""What loads models after the start, by the control mode, as their history says it."""
 
 
 def not_explicit(mode: str) -> InferError:
@@ -70,6 +72,14 @@ def ready_entry(description: Description) -> VersionEntry:
         load_seconds=description.load_seconds,
         makes_calls=description.makes_calls,
     )
+
+
+def failed_entry(failed: Description, served: VersionEntry | None) -> VersionEntry:
+    """Return the entry of a version that failed; `served` is that of the one in service."""
+    spec = failed.spec
+    updated = served is not None and served.application == spec.application
+    state = ModelState.READY if updated else ModelState.UNAVAILABLE
+    return VersionEntry(spec.identifier, spec.version, state, failed.error)
 
 
 def scaled_replicas(entries: Iterable[VersionEntry]) -> int:

@@ -44,9 +44,11 @@ from deployments.model_store.overrides import Overrides
 from deployments.model_store.registered import PREFIX as REGISTERED
 from deployments.model_store.registered import RegisteredModels
 from deployments.residency.on_demand import OnDemand
+from deployments.rollout import state_files
 from deployments.rollout.driver import RolloutDriver
 from deployments.rollout.executions import ExecutionReader
 from deployments.rollout.judge import judge
+from deployments.rollout.ledger import Ledger
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
 from deployments.scaling.autoscaler import Autoscaler
@@ -86,7 +88,9 @@ class RepositoryManager:
         self._catalog = Catalog(settings, key, ingress[0], self._configs, registered)
         self._overrides = Overrides(private_root() / "overrides", limits.override_bytes)
         self._publisher = RoutingPublisher(settings.repository.namespacing)
-        rollouts = Rollouts(Records(store))
+        self._kept = state_files.opened(limits.state_directory, self._catalog.place)
+        kept = store, self._kept, settings.repository.paths
+        rollouts = Rollouts(Records(*kept), Ledger(*kept))
         self._background = Tasks()
         self.lifecycle = Lifecycle(
             settings, self._catalog, self._publisher, ingress, self._background, rollouts, applications

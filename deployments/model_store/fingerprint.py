@@ -6,9 +6,13 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from stat import S_ISDIR
+from typing import Final
 
 from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ROLLOUT_FILE, ModelEntry
 
+MOST_READ: Final = 64 << 30
+"""Bytes of a version whose content is read: a minute or two for this."""
+_BLOCK: Final = 1 << 20
 _Identity = tuple[int, int]
 """Device and inode of a directory."""
 
@@ -24,6 +28,27 @@ def version_fingerprint(entry: ModelEntry, version: int) -> str:
     If it is unchanged and `change_requires_reload` returns False, the loaded version may stay.
     """
     return version_digest(files_of(entry.directory), version, entry.versions)
+
+
+def version_content(entry: ModelEntry, version: int) -> str:
+    """Return a digest of what the files of a version say, and those that it shares, configurations included.
+
+    Copies have the same, whatever their times are. "" for more than `MOST_READ` bytes, or files that vanish.
+    """
+    others = {str(other) for other in entry.versions if other != version}
+    files = [each for each in files_of(entry.directory) if each[0].split("/", 1)[0] not in others]
+    if sum(size for *_, size in files) > MOST_READ:
+        return ""
+    digest = blake2b(digest_size=16)
+    try:
+        for path, _, size in sorted(each for each in files if each[0] != ROLLOUT_FILE):
+            digest.update(f"{path}\0{size}\n".encode("utf-8", "surrogateescape"))
+            with open(entry.directory / path, "rb") as file:
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+    except OSError:
+        return ""
+    return digest.hexdigest()
 
 
 def version_bytes(entry: ModelEntry, version: int) -> int:

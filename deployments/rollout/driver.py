@@ -251,10 +251,8 @@ class RolloutDriver:
         policy = started_from(offer.policy or RolloutSpec(), change)
         _check_start(offer, last, stable, change.candidate)
         assert stable is not None
-        fingerprint = await asyncio.to_thread(offer.fingerprint, candidate)
-        await self._rollouts.begin(
-            name, (stable, candidate), policy, fingerprint, who, "started on request", change.weight
-        )
+        versions = stable, candidate
+        await self._rollouts.begin(offer, versions, policy, who, "started on request", change.weight)
         return self._require(name)
 
     async def report(self, report: OutcomeReport) -> None:

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from app.core.identifiers import name_of
+from app.core.rollout.history import RejectedVersion
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
-from app.core.rollout.split import WHOLE, Split
+from app.core.rollout.split import WHOLE
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 from deployments.rollout.intervals import UNSEEN, Intervals
 
@@ -18,10 +18,11 @@ NEREID: Final = "nereid"
 """Who changed a rollout when no person did."""
 MAX_HISTORY: Final = 24
 """Events that are kept: the oldest go first."""
-MAX_BARRED: Final = 8
+MAX_BARRED: Final = 32
 """Candidates that have failed: the oldest are forgotten first."""
 MAX_WHY: Final = 300
 """Characters of a reason: an error of a load may be a traceback."""
+MAX_REJECTED_WHY: Final = 160
 WARM_REQUESTS: Final = 20
 WARM_SECONDS: Final = 5.0
 """What is not judged after a change of the weight: so many requests of the candidate, or so many seconds."""
@@ -30,19 +31,21 @@ WEIGHTED: Final = (RolloutState.SHADOW, RolloutState.STEP, RolloutState.PROMOTED
 """States in which the candidate may be given requests."""
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that is known of a rollout; it is kept in the cluster's store.
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, rename={"barred": "rejected"}):
+    """All that is known of a rollout; it is kept in the cluster's store, and in files.
 
     Attributes:
         name: the model's identifier.
         status: what the API reports.
         fingerprint: of the candidate's files and configuration.
+        content: of what the candidate's files say; "" if that is not known.
         salt: see `Split`.
         changed: when the weight last changed, Unix seconds.
         seen: requests of the candidate since then.
         first: percent once the candidate is loaded and has the replicas, if a person gave it.
         ends: what rolling back ends in.
-        barred: versions with the fingerprints that have failed: only a person starts those again.
+        barred: versions that have failed, as they were then: only a person starts those again.
+        pause: why it was paused before its versions were loaded anew, and is again then; "" if it was not.
         intervals: what durations have shown since loading, or a person's change of the weight; not stored.
     """
 
@@ -54,7 +57,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     seen: int = 0
     first: float | None = None
     ends: RolloutState = RolloutState.FAILED
-    barred: tuple[tuple[int, str], ...] = ()
+    barred: tuple[RejectedVersion, ...] = ()
+    pause: str = ""
+    content: str = ""
     intervals: Intervals = UNSEEN
 
     @property
@@ -63,9 +68,19 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.status.state.over
 
     @property
+    def changed_at(self) -> float:
+        """When it last changed, Unix seconds."""
+        return self.status.history[-1].at if self.status.history else self.status.since
+
+    @property
     def alone(self) -> bool:
         """Whether the stable version is unloaded before the candidate is loaded: then there are no steps."""
         return self.status.spec.strategy == "resource_preserving"
+
+    @property
+    def reloading(self) -> bool:
+        """Whether its versions are loaded anew, because neither runs: it goes on as it was then."""
+        return self.status.state is RolloutState.LOADING and self.status.resumes is not None
 
     @property
     def text(self) -> str:
@@ -84,7 +99,8 @@ def begun(
     who: str = NEREID,
     why: str = "",
     first: float | None = None,
-    barred: tuple[tuple[int, str], ...] = (),
+    barred: tuple[RejectedVersion, ...] = (),
+    content: str = "",
 ) -> Record:
     """Return a rollout whose candidate is to be loaded.
 
@@ -99,60 +115,14 @@ def begun(
         why: what for.
         first: percent of the first step instead of the policy's.
         barred: candidates of the rollouts before, see `Record`.
+        content: of the candidate, see `Record`.
     """
     rollout, fingerprint, salt = identity
     loading = RolloutState.LOADING
     history = (RolloutEvent(now, loading, 0.0, who, why),)
     status = RolloutStatus(model, rollout, *versions, loading, why, 0, 0.0, now, now, spec, history=history)
-    others = tuple(each for each in barred if each[0] != versions[1])
-    return Record(name, status, fingerprint, salt, now, first=first, barred=others)
-
-
-def found(split: Split, spec: RolloutSpec, fingerprint: str, now: float) -> Record:
-    """Return the record of a rollout whose own was lost, as an ingress routes by it: a person decides.
-
-    Args:
-        split: what the ingress has.
-        spec: the policy, which a person may have changed.
-        fingerprint: of the candidate's files and configuration.
-        now: Unix seconds.
-    """
-    was = RolloutState(split.state)
-    percent = 100.0 if split.held_back else split.weight / WHOLE * 100
-    text = "the cluster's store has lost this rollout: the weight is that of an ingress, counters begin anew"
-    if was is not RolloutState.LOADING:  # when no requests are mirrored, nor sent by header rules
-        spec = msgspec.structs.replace(
-            spec,
-            sticky=split.sticky,
-            match=split.match,
-            mirror=split.mirror / WHOLE * 100,
-            on_error="stable" if split.stable_on_error else "none",
-        )
-    status = RolloutStatus(
-        name_of(split.name),
-        split.rollout,
-        split.stable,
-        split.candidate,
-        was,
-        text,
-        split.step,
-        percent,
-        now,
-        now,
-        spec,
-    )
-    record = Record(split.name, status, fingerprint, split.salt, now)
-    if was is RolloutState.ROLLING_BACK:
-        return moved(record, was, now, NEREID, text)
-    if was is not RolloutState.LOADING:
-        record = with_status(record, state=_state_at(percent))
-    return paused(record, text, now)
-
-
-def reloaded(record: Record, now: float) -> Record:
-    """Load both versions anew, and go on in the present step then."""
-    loading = moved(record, RolloutState.LOADING, now, NEREID, "neither version runs", 0.0)
-    return with_status(msgspec.structs.replace(loading, first=record.status.percent), resumes=None)
+    others = tuple(each for each in barred if each.version != versions[1])
+    return Record(name, status, fingerprint, salt, now, first=first, barred=others, content=content)
 
 
 def loaded(record: Record, now: float, missing: str = "") -> Record:
@@ -160,10 +130,11 @@ def loaded(record: Record, now: float, missing: str = "") -> Record:
     if record.alone:
         return moved(record, RolloutState.DONE, now, NEREID, "loaded in place of the stable version", 100.0)
     first = first_percent(record)
-    if not missing:
-        return weighted(record, first, now, NEREID, "loaded")
-    waiting = weighted(record, 0.0, now, NEREID, f"loaded: {missing}")
-    return msgspec.structs.replace(waiting, first=first)
+    if missing:
+        waiting = weighted(record, 0.0, now, NEREID, f"loaded: {missing}")
+        return msgspec.structs.replace(waiting, first=first)
+    serving = with_status(weighted(record, first, now, NEREID, "loaded"), resumes=None)
+    return paused(msgspec.structs.replace(serving, pause=""), record.pause, now) if record.pause else serving
 
 
 def first_percent(record: Record) -> float:
@@ -186,10 +157,11 @@ def planned(record: Record, percent: float, now: float, who: str) -> Record:
 
 def weighted(record: Record, percent: float, now: float, who: str, why: str) -> Record:
     """Give the candidate so many percent of the requests: in `shadow` none, in `promoted` all of them."""
-    return moved(record, _state_at(percent), now, who, why, percent)
+    return moved(record, state_at(percent), now, who, why, percent)
 
 
-def _state_at(percent: float) -> RolloutState:
+def state_at(percent: float) -> RolloutState:
+    """Return the state in which the candidate has so many percent."""
     if percent <= 0:
         return RolloutState.SHADOW
     return RolloutState.PROMOTED if percent >= 100 else RolloutState.STEP
@@ -230,7 +202,7 @@ def resumed(record: Record, now: float, who: str) -> Record:
     status = record.status
     if status.resumes is RolloutState.LOADING:
         loading = moved(record, RolloutState.LOADING, now, who, "resumed")
-        return with_status(loading, resumes=None)
+        return with_status(msgspec.structs.replace(loading, pause=""), resumes=None)
     return with_status(weighted(record, status.percent, now, who, "resumed"), resumes=None)
 
 
@@ -249,18 +221,36 @@ def rolled_back(record: Record, now: float) -> Record:
 
 def not_loaded(record: Record, why: str, now: float, tried: bool) -> Record:
     """End a rollout whose candidate could not be loaded, or was not `tried` because something else failed."""
-    failed = moved(record, RolloutState.FAILED, now, NEREID, why)
+    failed = with_status(moved(record, RolloutState.FAILED, now, NEREID, why), resumes=None, percent=0.0)
     return _barred(failed) if tried else failed
 
 
 def _barred(record: Record) -> Record:
-    barred = (*record.barred, (record.status.candidate, record.fingerprint))
+    status = record.status
+    last = status.history[-1]
+    decided = (each for each in reversed(status.history) if each.state is RolloutState.ROLLING_BACK)
+    who = next(decided, last).who
+    why = status.reason[:MAX_REJECTED_WHY]
+    known = record.fingerprint, last.at, who, why, record.content
+    return rejecting(record, RejectedVersion(status.candidate, *known))
+
+
+def rejecting(record: Record, *rejected: RejectedVersion) -> Record:
+    """Return the record with further versions that are rejected as they are."""
+    numbers = {each.version for each in rejected}
+    barred = (*(each for each in record.barred if each.version not in numbers), *rejected)
     return msgspec.structs.replace(record, barred=barred[-MAX_BARRED:])
+
+
+def forgetting(record: Record, version: int | None) -> Record:
+    """Return the record without what is known of a rejected version, or of all of them."""
+    barred = tuple(each for each in record.barred if version not in (None, each.version))
+    return msgspec.structs.replace(record, barred=barred)
 
 
 def withdrawn(record: Record, why: str, now: float) -> Record:
     """End a rollout whose versions are no longer to be served; the candidate may be tried again."""
-    return moved(record, RolloutState.ABORTED, now, NEREID, why, 0.0)
+    return with_status(moved(record, RolloutState.ABORTED, now, NEREID, why, 0.0), resumes=None)
 
 
 def alarmed(record: Record, why: str, now: float, percent: float | None = None) -> Record:

@@ -1,6 +1,5 @@
-"""Records of rollouts in the cluster's store: a restarted manager goes on where the one before was."""
+"""Records of rollouts as they are stored: a restarted manager or server goes on where the one before was."""
 
-import logging
 from typing import Final
 
 import msgspec
@@ -10,14 +9,13 @@ from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.status import Verdict
 from deployments.rollout import machine
 from deployments.rollout.intervals import UNSEEN
+from deployments.rollout.kept import Kept
 from deployments.rollout.machine import Record
-from deployments.stored import Store, StoredValues
-
-logger = logging.getLogger(__name__)
+from deployments.rollout.state_files import StateFiles
+from deployments.stored import Store
 
 MAX_BYTES: Final = 4096
-"""Bytes of a stored record; the oldest events go first."""
-_PREFIX: Final = "rollout/"
+"""Bytes of a stored record but for rejected versions; the oldest events go first."""
 
 
 def encoded(record: Record) -> bytes:
@@ -29,9 +27,10 @@ def encoded(record: Record) -> bytes:
         outcomes=_counts(status.outcomes),
         total=_counts(status.total),
     )
+    room = MAX_BYTES + len(to_json(kept.barred))
     for first in range(len(status.history) + 1):
         text = to_json(machine.with_status(kept, history=status.history[first:]))
-        if len(text) <= MAX_BYTES:
+        if len(text) <= room:
             break
     return text
 
@@ -53,29 +52,28 @@ def decoded(text: bytes) -> Record:
 
 
 class Records:
-    """Writes and reads records; a store that does not answer is logged, and no failure."""
+    """Writes and reads records; a store that does not answer is logged, and no failure.
 
-    def __init__(self, store: Store) -> None:
-        self._values = StoredValues(store, _PREFIX)
+    Args:
+        store: the cluster's.
+        files: outlive it; None for none.
+        repositories: the repositories of the server, whose files are read.
+    """
+
+    def __init__(
+        self, store: Store, files: StateFiles | None = None, repositories: tuple[str, ...] = ()
+    ) -> None:
+        self._kept = Kept(store, files, "rollout", Record, lambda: repositories, _is_over)
 
     async def write(self, record: Record) -> None:
         """Store a record."""
-        try:
-            await self._values.write(record.name, encoded(record))
-        except Exception as error:
-            logger.warning("the %s goes on, but is not stored: %r", record.text, error)
+        text = encoded(record)
+        await self._kept.write(record.name, text, text)
 
     async def read(self) -> dict[str, Record]:
         """Return the stored records, by model."""
-        try:
-            stored = await self._values.read()
-        except Exception as error:
-            logger.warning("cannot read which rollouts were on: %r", error)
-            return {}
-        found = {}
-        for name, text in stored.items():
-            try:
-                found[name] = decoded(text)
-            except msgspec.MsgspecError as error:
-                logger.warning("cannot read the stored rollout of '%s': %s", name, error)
-        return found
+        return await self._kept.read()
+
+
+def _is_over(record: Record) -> bool:
+    return not record.on

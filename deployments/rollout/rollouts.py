@@ -12,15 +12,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from app.core.errors import invalid_arg
 from app.core.identifiers import name_of
+from app.core.rollout.history import rejection_text
 from app.core.rollout.outcomes import OutcomeReport, StepOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.status import RolloutState, Verdict
-from deployments.rollout import machine
+from deployments.rollout import machine, restarts
+from deployments.rollout.ledger import Ledger
 from deployments.rollout.machine import NEREID, Record
 from deployments.rollout.records import Records
-from deployments.rollout.selection import Choice, Offer, alone, choose, meant
+from deployments.rollout.selection import Choice, Offer, alone, answering, choose, meant
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,8 @@ class Routed(NamedTuple):
 
 _INGRESSES: Final = 4096
 """Ingresses whose last report is remembered."""
+_CONTENTS: Final = 4096
+"""Versions whose content is remembered."""
 
 
 class Rollouts:
@@ -52,18 +57,22 @@ class Rollouts:
 
     Args:
         records: the store.
+        ledger: what models have served.
         clock: returns Unix seconds, which outlive this process.
 
     Attributes:
         replicas: has candidates start replicas.
     """
 
-    def __init__(self, records: Records, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, records: Records, ledger: Ledger, clock: Callable[[], float] = time.time) -> None:
         self._store = records
+        self.ledger = ledger
         self._clock = clock
         self.replicas: Replicas = _enough_replicas
         self._records: dict[str, Record] = {}
         self._splits: dict[str, Split] = {}
+        self._waiting: set[str] = set()
+        self._contents: dict[tuple[str, int, str], str] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._reports: dict[str, int] = {}
 
@@ -77,8 +86,12 @@ class Rollouts:
         return self._records.get(name)
 
     def on(self) -> list[Record]:
-        """Return the rollouts that are on."""
-        return [record for record in self._records.values() if record.on]
+        """Return the rollouts that are on, but for those of models that wait for a load since a restart."""
+        return [record for record in self._records.values() if record.on and not self.waits(record.name)]
+
+    def waits(self, name: str) -> bool:
+        """Return whether a model's rollout waits since a restart until somebody loads the model."""
+        return name in self._waiting
 
     def done(self) -> list[Record]:
         """Return the rollouts whose candidates are in service."""
@@ -96,49 +109,72 @@ class Rollouts:
             ready: returns the versions of a model that Serve runs.
             routed: the rollouts by which an ingress routes.
         """
+        await self.ledger.recover()
         stored = await self._store.read()
         for each in routed:
             known = stored.get(each.split.name)
             if known is None or known.status.rollout != each.split.rollout:
-                stored[each.split.name] = machine.found(*each, self._clock())
+                stored[each.split.name] = restarts.found(*each, self._clock())
                 logger.warning("%s", stored[each.split.name].status.reason)
         for name, record in stored.items():
             self._records[name] = record
             if record.on:
-                found = partial(_recovered, ready(name))
+                found = partial(restarts.recovered, ready(name))
                 self._splits[name] = split_of(await self.change(name, found))
+                if not ready(name):
+                    self._waiting.add(name)
 
     async def select(self, offer: Offer) -> Choice:
         """Choose the versions of a load; the rollouts that begin or end by it do so now."""
+        self._waiting.discard(offer.name)
+        offer = self.remembering(offer)
         last = self._records.get(offer.name)
         choice = await asyncio.to_thread(choose, offer, last)
+        skipped = [rejection_text(name_of(offer.name), each) for each in choice.skips]
+        if not choice.versions:
+            why = "; ".join(skipped) or "no version is left"
+            raise invalid_arg(f"load failed for model '{offer.name}': {why}")
         stable = meant(offer, last)
         if choice.begins is not None and stable is not None:
             policy = offer.policy or (last.status.spec if last is not None else RolloutSpec())
-            fingerprint = await asyncio.to_thread(offer.fingerprint, choice.begins)
-            why = f"version {choice.begins} is new"
-            await self.begin(offer.name, (stable, choice.begins), policy, fingerprint, why=why)
+            await self.begin(offer, (stable, choice.begins), policy, why=f"version {choice.begins} is new")
         elif choice.withdraws:
             await self.change(offer.name, lambda old, now: machine.withdrawn(old, choice.withdraws, now))
-        elif choice.skips and last is not None:
-            text = "the %s is over (%s: %s): only the action 'start' loads a candidate again that has failed"
-            logger.warning(text, last.text, last.status.state.value, last.status.reason)
+        for text in skipped:
+            served = ", ".join(map(str, choice.versions))
+            logger.warning("model '%s': %s; served is version %s", offer.name, text, served)
         record = self._records.get(offer.name)
         if record is not None and record.alone and record.status.state is RolloutState.LOADING:
             choice = alone(choice, record.status.stable)
         return choice if record is None else choice._replace(percents=_percents(record))
 
+    def remembering(self, offer: Offer) -> Offer:
+        """Return the offer with contents that are read once, as long as the files are the same."""
+
+        def content(version: int) -> str:
+            key = offer.name, version, offer.fingerprint(version)
+            if key not in self._contents:
+                found = offer.content(version)
+                while len(self._contents) >= _CONTENTS:
+                    del self._contents[next(iter(self._contents))]
+                self._contents[key] = found
+            return self._contents[key]
+
+        return offer._replace(content=content)
+
     async def begin(
         self,
-        name: str,
+        offer: Offer,
         versions: tuple[int, int],
         policy: RolloutSpec,
-        fingerprint: str,
         who: str = NEREID,
         why: str = "",
         first: float | None = None,
     ) -> None:
         """Begin a rollout, instead of one that may be on; see `machine.begun`."""
+        name, candidate = offer.name, versions[1]
+        fingerprint = await asyncio.to_thread(offer.fingerprint, candidate)
+        content = await asyncio.to_thread(self.remembering(offer).content, candidate)
         identity = (secrets.token_hex(4), fingerprint, secrets.token_hex(8))
         last = self._records.get(name)
         record = machine.begun(
@@ -152,6 +188,7 @@ class Rollouts:
             why=why,
             first=first,
             barred=last.barred if last is not None else (),
+            content=content,
         )
         async with self._locks[name]:
             await self._keep(record)
@@ -181,6 +218,9 @@ class Rollouts:
         if not rollout or self.loading(name, (candidate,)) != rollout:
             return None
         if candidate in ready and candidate not in failed:
+            if record is not None and record.reloading and record.status.stable not in ready:
+                await self.change(name, machine.loaded)
+                return await self.change(name, restarts.stable_gone)
             missing = await self.missing(name, machine.loaded)
             return await self.change(name, partial(machine.loaded, missing=missing))
         why = failed.get(candidate) or "; ".join(failed.values()) or "the candidate was not loaded"
@@ -201,9 +241,17 @@ class Rollouts:
                 return old
             if _NO_ROOM.search(why) and not old.alone:
                 return machine.paused(old, f"no room: {why}", now)
+            if old.reloading and not tried:
+                return machine.paused(old, f"not loaded after a restart: {why}", now)
             return machine.not_loaded(old, why, now, tried or old.alone)
 
         return await self.change(name, failed)
+
+    async def served(self, name: str, ready: Collection[int], why: str) -> None:
+        """Note in the history of a model which version answers requests without one, after a load."""
+        record = self._records.get(name)
+        version = answering(record) if record is not None and record.on else max(ready, default=0)
+        await self.ledger.load(name, version, self._clock(), why)
 
     async def unloaded(self, name: str) -> None:
         """End the rollout of a model that is unloaded."""
@@ -237,14 +285,9 @@ class Rollouts:
             self._splits.pop(record.name, None)
         event = status.history[-1]
         if before is None or before.status.history[-1] is not event:
-            logger.info(
-                "%s: %s at %g %% (%s: %s)",
-                record.text,
-                event.state.value,
-                status.percent,
-                event.who,
-                event.why,
-            )
+            shown = record.text, event.state.value, status.percent, event.who, event.why
+            logger.info("%s: %s at %g %% (%s: %s)", *shown)
+            await self.ledger.step(record.name, status)
 
     async def save(self, name: str) -> None:
         """Store the counters of a rollout."""
@@ -304,8 +347,8 @@ def _percents(record: Record) -> dict[int, float]:
 def split_of(record: Record) -> Split:
     """Return how tables split the requests of a rollout that is on."""
     status, spec = record.status, record.status.spec
-    given = machine.judged(record)
-    mirrored = given and status.state is not RolloutState.PROMOTED
+    given = machine.judged(record) or record.reloading
+    mirrored = given and not machine.promoted(record)
     return Split(
         status.rollout,
         record.name,
@@ -322,18 +365,3 @@ def split_of(record: Record) -> Split:
         max_difference=spec.judge.output.max_difference or 0.0,
         held_back=machine.promoted(record),
     )
-
-
-def _recovered(ready: Collection[int], record: Record, now: float) -> Record:
-    """Return how a stored rollout goes on with the versions that Serve runs."""
-    status = record.status
-    stable, candidate = status.stable in ready, status.candidate in ready
-    if status.state is RolloutState.LOADING:
-        return machine.loaded(record, now) if candidate and (stable or record.alone) else record
-    if not machine.judged(record) or (stable and candidate):
-        return record
-    if not stable and not candidate:  # the whole cluster has been away
-        return machine.reloaded(record, now)
-    if candidate:
-        return machine.paused(record, f"stable version {status.stable} is gone", now)
-    return machine.rolling_back(record, f"version {status.candidate} was gone after a restart", now)

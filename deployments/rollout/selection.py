@@ -1,11 +1,12 @@
 """Chooses the versions of a load while a model has a rollout, or has had one that failed. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from app.core.rollout.history import RejectedVersion
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
-from deployments.rollout.machine import Record, judged
+from deployments.rollout.machine import Record, judged, promoted
 
 
 class Offer(NamedTuple):
@@ -18,6 +19,8 @@ class Offer(NamedTuple):
         ready: versions that are READY now.
         policy: of its rollouts; None without one.
         fingerprint: returns that of a version; reads the disk.
+        content: returns a digest of what the files of a version say, "" if that is not known; reads them.
+        running: the fingerprints of versions that are READY, as they were loaded.
         ensemble: whether it is one, whose versions differ in nothing.
     """
 
@@ -27,7 +30,13 @@ class Offer(NamedTuple):
     ready: tuple[int, ...]
     policy: RolloutSpec | None
     fingerprint: Callable[[int], str]
+    content: Callable[[int], str] = lambda version: ""
+    running: Mapping[int, str] = {}
     ensemble: bool = False
+
+    def is_known(self, fingerprint: str, content: str, version: int) -> bool:
+        """Return whether a version has the files that it had, perhaps copied anew."""
+        return self.fingerprint(version) == fingerprint or bool(content and self.content(version) == content)
 
 
 class Choice(NamedTuple):
@@ -38,7 +47,7 @@ class Choice(NamedTuple):
         stable: the version that stays as it runs, whatever has become of its files; None for none.
         begins: the candidate of a rollout that begins.
         withdraws: why the rollout that is on ends; "" if it does not.
-        skips: whether a candidate that has failed is left out.
+        skips: versions that are left out because they were rejected.
         stops: a version to unload before anything is loaded; None for none.
         percents: of the requests that a version is to get when it has loaded; others get all of them.
     """
@@ -47,7 +56,7 @@ class Choice(NamedTuple):
     stable: int | None = None
     begins: int | None = None
     withdraws: str = ""
-    skips: bool = False
+    skips: tuple[RejectedVersion, ...] = ()
     stops: int | None = None
     percents: Mapping[int, float] = {}
 
@@ -59,31 +68,49 @@ def choose(offer: Offer, last: Record | None) -> Choice:
         offer: the model.
         last: its rollout that is on, or its last one.
     """
-    tried = dict(last.barred) if last is not None else {}
-    untried = (v for v in offer.versions if v not in tried or offer.fingerprint(v) != tried[v])
-    remaining = offer._replace(versions=tuple(untried))
+    skips = _rejected(offer, offer.versions, last)
+    skipped = {each.version for each in skips}
+    remaining = offer._replace(versions=tuple(v for v in offer.versions if v not in skipped))
     if last is not None and last.on:
         return _while_on(remaining, last)
     kept = Choice(offer.versions)
-    if last is not None and remaining.versions != offer.versions:
-        kept = _beside(remaining, _answering(last))._replace(skips=True)
-        if not kept.versions:
-            return Choice(offer.versions)  # rather than to serve nothing
-    current, newest = meant(offer, last), max(kept.versions)
+    if last is not None and skips:
+        kept = _without_rejected(remaining, last)._replace(skips=skips)
+    current, newest = meant(offer, last), max(kept.versions, default=0)
     if offer.policy is None or current is None or newest <= current:
         return kept
     return _beside(remaining, current, begins=newest)
 
 
+def _rejected(offer: Offer, versions: Iterable[int], last: Record | None) -> tuple[RejectedVersion, ...]:
+    """Return which of these versions were rejected as they are."""
+    barred = last.barred if last is not None else ()
+    present = (each for each in barred if each.version in versions)
+    return tuple(each for each in present if offer.is_known(each.fingerprint, each.content, each.version))
+
+
+def _without_rejected(remaining: Offer, last: Record) -> Choice:
+    """Choose in place of rejected versions: the one that answers, or the newest that is left on the disk."""
+    meant_before = answering(last)
+    if meant_before in remaining.on_disk:
+        return _beside(remaining, meant_before)
+    if remaining.versions:
+        return Choice(remaining.versions)
+    tried = {each.version for each in _rejected(remaining, remaining.on_disk, last)}
+    if left := [version for version in remaining.on_disk if version not in tried]:
+        return Choice((max(left),))
+    return _beside(remaining, meant_before)  # as it runs, or nothing
+
+
 def meant(offer: Offer, last: Record | None) -> int | None:
     """Return the version that requests without a version mean now; None without a READY one."""
-    return _answering(last) if last is not None and last.on else max(offer.ready, default=None)
+    return answering(last) if last is not None and last.on else max(offer.ready, default=None)
 
 
-def _answering(record: Record) -> int:
+def answering(record: Record) -> int:
     """Return the version that requests without a version mean because of a rollout."""
     status = record.status
-    taken_over = status.state in (RolloutState.PROMOTED, RolloutState.DONE)
+    taken_over = status.state is RolloutState.DONE or (record.on and promoted(record))
     return status.candidate if taken_over else status.stable
 
 
@@ -92,15 +119,26 @@ def _while_on(offer: Offer, record: Record) -> Choice:
     newest = max(offer.versions, default=0)
     if newest == status.candidate:
         # The files of a promoted version are its own matter again: it is reloaded at once.
-        if status.state is RolloutState.PROMOTED or offer.fingerprint(newest) == record.fingerprint:
-            there = status.state is RolloutState.LOADING or judged(record)
-            return _beside(offer, status.stable, without=None if there else newest)
+        same = offer.is_known(record.fingerprint, record.content, newest)
+        if status.state is RolloutState.PROMOTED or same:
+            return _beside(offer, status.stable, without=None if _serves(offer, record) else newest)
         return _beside(offer, status.stable, begins=newest)
     current = meant(offer, record)
     if current in {*offer.ready, *offer.on_disk} and newest > current:
         return _beside(offer, current, begins=newest)
     why = f"version {status.candidate} is no longer to be served"
     return _beside(offer, status.stable)._replace(withdraws=why)
+
+
+def _serves(offer: Offer, record: Record) -> bool:
+    """Return whether a load is to serve the candidate too.
+
+    One that has not loaded yet does not keep the stable version waiting where neither runs.
+    """
+    status = record.status
+    if status.state is not RolloutState.LOADING or record.reloading or record.alone:
+        return status.state is RolloutState.LOADING or judged(record)
+    return status.stable in offer.ready or status.stable not in offer.on_disk
 
 
 def alone(choice: Choice, stable: int) -> Choice:

@@ -17,6 +17,7 @@ from deployments.manager.manager import RepositoryManager
 from deployments.manager.serve import applications
 from deployments.manager.serve.applications import ModelApplication, parse_application
 from deployments.parameters import replica_parameters
+from deployments.rollout import state_files
 from deployments.scaling import autoscaler
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY, add
@@ -71,6 +72,7 @@ class FakeServe:
         monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
         monkeypatch.setattr(manager, "gpus_by_node", lambda: [])
         monkeypatch.setattr(manager, "store", self.store)
+        monkeypatch.setattr(state_files, "OWN_S", 0.0)  # another manager of the same process
         monkeypatch.setattr(autoscaler, "replica_counts", lambda name, _: self.replicas.get(name))
         monkeypatch.setattr(autoscaler, "scale_deployment", self.scale)
 
@@ -173,7 +175,8 @@ class Bench:
 
     def begin(self, key: bytes = KEY, **settings: Any) -> RepositoryManager:
         """Make a manager, which starts at its first call."""
-        arguments = {"model_repository": [str(self.repository)], **settings}
+        kept = str(self.repository.parent / "state")
+        arguments = {"model_repository": [str(self.repository)], "state_directory": kept, **settings}
         self.managers.append(RepositoryManager(from_args(arguments), key, ("nereid", "ingress")))
         return self.managers[-1]
 

@@ -63,6 +63,10 @@ class RolloutBench:
     async def manager(self, **settings: Any) -> RepositoryManager:
         """Start a manager, or a second one after the first, of mode EXPLICIT if no other is given."""
         made = self.bench.begin(**{"model_control_mode": "explicit", **settings})
+        return await self.started(made)
+
+    async def started(self, made: RepositoryManager) -> RepositoryManager:
+        """Return a manager that has begun, when it has started."""
         made.lifecycle.rollouts._clock = lambda: self.now
         made._rollouts._judge = self.judge
         made._rollouts._executions = self.executions

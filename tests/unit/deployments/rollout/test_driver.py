@@ -11,6 +11,7 @@ from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
 from app.routing.table import ModelState
 from deployments.rollout.judge import judge
+from deployments.rollout.selection import Offer
 from tests.unit.deployments.model_directories import CONFIG
 from tests.unit.deployments.rollout.rollout_bench import (
     ABORTED,
@@ -264,7 +265,8 @@ async def test_the_end_of_a_rollout_does_not_end_the_one_after_it(rollouts: Roll
     async with made.lifecycle.locks.acquire("m"):
         made._rollouts.tick()
         await until(lambda: made.lifecycle.locks.users("m") == 2)
-        await made.lifecycle.rollouts.begin("m", (1, 3), RolloutSpec(), "f")
+        offer = Offer("m", (3,), (1, 2, 3), (1,), None, str)
+        await made.lifecycle.rollouts.begin(offer, (1, 3), RolloutSpec())
     await until(lambda: not made._rollouts._busy)
     assert (await status(made)).state is RolloutState.LOADING
 
@@ -318,11 +320,12 @@ async def test_all_candidates_that_have_failed_are_remembered(rollouts: RolloutB
     assert ready(made) == [1] and rollouts.bench.serve.deployed == ["m:1", "m:2", "m:3"]
 
 
-async def test_what_has_failed_is_served_rather_than_nothing(rollouts: RolloutBench) -> None:
+async def test_what_was_rejected_is_not_served_though_nothing_else_is_there(rollouts: RolloutBench) -> None:
     made = await rollouts.stepping()
     await act(made, "abort")
     await rollouts.after(made)
     await made.unload("m")
     (rollouts.bench.repository / "m" / "1").rmdir()
-    await made.load("m", None, {})
-    assert ready(made) == [2]
+    with pytest.raises(InferError, match=r"version 2 was rolled back on .*'nereid rollout forget m'"):
+        await made.load("m", None, {})
+    assert ready(made) == []

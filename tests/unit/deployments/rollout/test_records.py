@@ -55,7 +55,7 @@ async def test_a_store_that_fails_or_hangs_is_logged(
             raise RuntimeError("no control service")
 
     await Records(Broken()).write(record())
-    assert "is not stored: RuntimeError('no control service')" in caplog.text
+    assert "is not stored beyond a restart: RuntimeError('no control service')" in caplog.text
 
     async def hangs(*arguments: Any) -> None:
         raise TimeoutError
@@ -64,4 +64,4 @@ async def test_a_store_that_fails_or_hangs_is_logged(
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert await Records(FakeStore()).read() == {}
-    assert "cannot read which rollouts were on" in caplog.text
+    assert "cannot read the stored documents of kind rollout" in caplog.text

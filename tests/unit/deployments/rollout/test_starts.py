@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from app.core.rollout.history import RejectedVersion
 from app.core.rollout.status import RolloutState
 from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.rollout.rollout_bench import (
@@ -25,7 +26,7 @@ from tests.unit.deployments.rollout.rollout_bench import (
 from tests.waiting import until
 
 
-def barred(made: RepositoryManager) -> tuple[tuple[int, str], ...]:
+def barred(made: RepositoryManager) -> tuple[RejectedVersion, ...]:
     record = made.lifecycle.rollouts.record("m")
     assert record is not None
     return record.barred

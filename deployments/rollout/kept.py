@@ -1,0 +1,118 @@
+"""Documents of models that outlive the manager in the cluster's store, and the cluster in files."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from deployments.rollout.state_files import StateFiles
+from deployments.stored import Store, StoredValues
+
+logger = logging.getLogger(__name__)
+
+
+class Document(Protocol):
+    """What is kept of one model."""
+
+    @property
+    def name(self) -> str:
+        """The model's identifier."""
+
+    @property
+    def changed_at(self) -> float:
+        """When it last changed, Unix seconds: of two, the newer counts."""
+
+
+_WRITE_S: Final = 5.0
+_FILES_S: Final = 60.0
+"""Time for all files to be read."""
+_Document = TypeVar("_Document", bound=Document)
+
+
+class Kept(Generic[_Document]):
+    """Documents of one kind, by model. A place that does not answer is logged, and no failure.
+
+    Args:
+        store: the cluster's.
+        files: outlive it; None for none.
+        kind: names the documents, in both.
+        made_of: their type.
+        repositories: returns those whose models the files are read of.
+        shared: returns whether a document counts that another server, which runs, keeps in these files.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        files: StateFiles | None,
+        kind: str,
+        made_of: type[_Document],
+        repositories: Callable[[], Iterable[str]],
+        shared: Callable[[_Document], bool] = lambda _: True,
+    ) -> None:
+        self._values = StoredValues(store, f"{kind}/")
+        self._files = files
+        self._kind = kind
+        self._type = made_of
+        self._repositories = repositories
+        self._shared = shared
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def write(self, name: str, small: bytes, whole: bytes) -> None:
+        """Keep a document: a small form in the cluster's memory, the whole one in a file."""
+        async with self._locks[name]:
+            try:
+                await self._values.write(name, small)
+            except Exception as error:
+                self._warn(name, error)
+            if self._files is not None:
+                try:
+                    async with asyncio.timeout(_WRITE_S):
+                        await asyncio.to_thread(self._files.write, self._kind, name, whole)
+                except Exception as error:
+                    self._warn(name, error)
+
+    def _warn(self, name: str, error: Exception) -> None:
+        logger.warning("the %s of '%s' is not stored beyond a restart: %r", self._kind, name, error)
+
+    async def read(self) -> dict[str, _Document]:
+        """Return the documents, by model."""
+        found: dict[str, _Document] = {}
+        stored = await self._read_store()
+        for document in [*stored, *await self._read_files(patient=not stored)]:
+            known = found.get(document.name)
+            if known is None or document.changed_at > known.changed_at:
+                found[document.name] = document
+        return found
+
+    async def _read_store(self) -> list[_Document]:
+        try:
+            stored = await self._values.read()
+        except Exception as error:
+            logger.warning("cannot read the stored documents of kind %s: %r", self._kind, error)
+            return []
+        return [*filter(None, map(self._decoded, stored.values()))]
+
+    async def _read_files(self, patient: bool) -> list[_Document]:
+        files = self._files
+        if files is None:
+            return []
+        try:
+            async with asyncio.timeout(_FILES_S):
+                found = files.read(self._kind, self._repositories(), patient)
+                read = await asyncio.to_thread(lambda: [*found])
+        except Exception as error:
+            logger.error("cannot read the files of kind %s: %r", self._kind, error)
+            return []
+        documents = ((self._decoded(text), owned) for text, owned in read)
+        return [each for each, owned in documents if each is not None and (owned or self._shared(each))]
+
+    def _decoded(self, text: bytes) -> _Document | None:
+        try:
+            return msgspec.json.decode(text, type=self._type)
+        except msgspec.MsgspecError as error:
+            logger.warning("cannot read a stored document of kind %s: %s", self._kind, error)
+            return None
