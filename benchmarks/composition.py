@@ -13,13 +13,13 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
-from app.core.inference import Call, Sink
+from app.core.inference import Call, Cancel, Sink
 from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
 from app.routing.router import Ensembles
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.transport.channel.client import Channel
-from app.transport.channel.server import Cancel, ChannelServer, Reply
+from app.transport.channel.server import ChannelServer, Reply
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from backends.python.api import server_api
 from deployments.bls.service import Connection, ModelCalls

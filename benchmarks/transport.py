@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.transport.channel.client import Channel
 from app.transport.channel.server import ChannelServer
@@ -33,16 +34,13 @@ INLINE = TransportSettings(arena_bytes=0)
 class Echo:
     """Handler that responds at once with the request's tensors."""
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
         outputs = tuple([Tensor("OUTPUT0", t.datatype, t.shape, t.data) for t in request.inputs])
         reply(InferResponse(request.model_name, "1", outputs, request.id))
-        return _nothing
+        return cancel_nothing
 
     async def control(self, verb: str, payload: Any) -> Any:
         return time.process_time()
-
-
-def _nothing() -> None: ...
 
 
 def replica(path: str, settings: TransportSettings, pipe: Pipe) -> None:

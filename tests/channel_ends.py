@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from app.core.errors import not_found
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse
 from app.transport.channel.client import Channel
 from app.transport.channel.handshake import Peer
@@ -64,7 +65,7 @@ class Handler:
         self.seen: list[Any] = []
         self.held: list[Callable[[InferResponse], None]] = []
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
         inputs = [
             (t.name, t.datatype, t.shape, bytes(t.data)) for t in request.inputs if type(t.data) is not int
         ]
@@ -82,7 +83,7 @@ class Handler:
             case _:
                 reply(InferResponse("m", "1", request.inputs, request.id))
         reply(InferResponse("late" if request.id[:1] != "h" else "first", final=False))
-        return lambda: self.seen.append(("cancelled", request.id))
+        return lambda advice=False: self.seen.append(("advised" if advice else "cancelled", request.id))
 
     async def control(self, verb: str, payload: Any) -> Any:
         return verb

@@ -27,7 +27,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import invalid_arg
-from app.core.inference import Sink
+from app.core.inference import Cancel, Sink
 from app.core.private_files import private_root
 from app.core.tensors import (
     InferRequest,
@@ -278,7 +278,7 @@ class Engine:
             timeout_us,
         )
 
-    def send(self, request: InferRequest, sink: Sink, waits: bool = False) -> Callable[[], None]:
+    def send(self, request: InferRequest, sink: Sink, waits: bool = False) -> Cancel:
         """Send a request; return the function that cancels it.
 
         Args:
@@ -289,7 +289,7 @@ class Engine:
         """
         sent = SentRequest(self.service, request, sink)
         self.plane.run_soon(sent.start, here=waits and self._waiting.may_call_here())
-        return partial(self._on_loop_soon, sent.cancel)
+        return partial(self._cancel, sent)
 
     def next(self, responses: "SimpleQueue[InferResponse]") -> InferResponse:
         """Wait for the next response of a request that was sent; `responses.put` is its sink."""
@@ -316,8 +316,8 @@ class Engine:
         """The present routing table."""
         return self._router.table
 
-    def _on_loop_soon(self, call: Callable[[], None]) -> None:
-        self.plane.loop.call_soon_threadsafe(call)
+    def _cancel(self, sent: SentRequest, advice: bool = False) -> None:
+        self.plane.loop.call_soon_threadsafe(sent.cancel, advice)
 
     def on_loop(self, call: Callable[[], Any]) -> Any:
         """Return the result of a function that is to run on the engine's thread."""

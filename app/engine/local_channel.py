@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any, Final, cast
 
 import msgspec
 
 from app.core.errors import ErrorCode, Failure, InferError, unavailable
-from app.core.inference import Sink
+from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
@@ -40,13 +39,13 @@ class LocalCall:
         self.sink = sink
         self.request_id = request_id
         self.bucket = 0
-        self.cancel_there: Callable[[], None] | None = None
+        self.cancel_there: Cancel | None = None
         self.submitted = False
         self.traced = traced
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         """Cancel the request; see `ChannelCall.cancel`."""
-        self._channel.cancel(self._number)
+        self._channel.cancel(self._number, advice)
 
     def on_response(self, response: InferResponse) -> None:
         """Pass a response on, unless the request was cancelled or has expired."""
@@ -123,10 +122,13 @@ class LocalChannel:
         if call.bucket:
             self._deadlines.remove(number, call.bucket)
 
-    def cancel(self, number: int) -> None:
+    def cancel(self, number: int, advice: bool = False) -> None:
         """Cancel a request; the response to a traced one is awaited, for what it says of the times."""
         call = self._calls.get(number)
-        if call is None or not call.traced:
+        if advice:
+            if call is not None and call.cancel_there is not None:
+                call.cancel_there(advice)
+        elif call is None or not call.traced:
             self.abort(number, CANCELLED)
         elif call.cancel_there is not None:  # the first time
             call.sink = cancelled_sink(call.sink)

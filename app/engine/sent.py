@@ -1,11 +1,10 @@
 """A request on its way to the engine's thread."""
 
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
 from app.core.errors import unavailable
-from app.core.inference import Call, Sink
+from app.core.inference import Call, Cancel, Sink, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.service.interface import InferenceService
 
@@ -26,7 +25,7 @@ class Received:
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[InferResponse] = SimpleQueue()
-        self.cancel: Callable[[], None] = _nothing
+        self.cancel: Cancel = cancel_nothing
 
     def put(self, response: InferResponse) -> None:
         """Add a response, on the engine's thread."""
@@ -70,10 +69,6 @@ class Waiting:
         return not any(not responses.empty() for responses in tuple(self._queues))
 
 
-def _nothing() -> None:
-    """Cancel nothing: the request is not sent yet."""
-
-
 class SentRequest:
     """A request that a thread has sent to a service, which answers on its loop."""
 
@@ -82,7 +77,7 @@ class SentRequest:
         self._request = request
         self._sink = sink
         self._call: Call | None = None
-        self._cancelled = False
+        self._cancelled = self._advised = False
 
     def start(self) -> None:
         """Submit the request, on the loop."""
@@ -93,11 +88,14 @@ class SentRequest:
         except Exception as error:
             self._sink(failed(error, request.id))
             return
-        if self._cancelled:
-            self._call.cancel()
+        if self._cancelled or self._advised:
+            self._call.cancel(advice=not self._cancelled)
 
-    def cancel(self) -> None:
-        """Cancel the request, on the loop."""
-        self._cancelled = True
+    def cancel(self, advice: bool = False) -> None:
+        """Cancel the request, on the loop; see `Call.cancel`."""
+        if advice:
+            self._advised = True
+        else:
+            self._cancelled = True
         if self._call is not None:
-            self._call.cancel()
+            self._call.cancel(advice)

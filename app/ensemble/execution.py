@@ -63,7 +63,7 @@ class EnsembleExecution:
         self._rows = 1
         self._scopes = 0
         self._starting = True
-        self._done = False
+        self._done = self._advised = False
         self._responded = False
         self._started_ns = time.monotonic_ns()
         self._traced = TracedCalls() if request.trace else None
@@ -81,8 +81,16 @@ class EnsembleExecution:
             self._fail(error.failure)
         self._starting = False
 
-    def cancel(self) -> None:
-        """Cancel the calls in flight; the sink gets a CANCELLED failure, unless it had a final response."""
+    def cancel(self, advice: bool = False) -> None:
+        """Cancel the calls in flight; the sink gets a CANCELLED failure, unless it had a final response.
+
+        With `advice` the models of these and of later steps are told, and the request goes on.
+        """
+        if advice:
+            self._advised = True
+            for call in list(self._calls.values()):
+                call.cancel(advice)
+            return
         self._fail(Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED), prefixed=False)
 
     def _run(self) -> None:
@@ -160,7 +168,9 @@ class EnsembleExecution:
         request = self._step_request(call)
         if self._traced is not None:
             call.trace = self._traced.begin(request, time.monotonic_ns())
-        self._calls[call] = self._models.submit(call.entry, request, partial(self._on_response, call))
+        sent = self._calls[call] = self._models.submit(call.entry, request, partial(self._on_response, call))
+        if self._advised:
+            sent.cancel(advice=True)
 
     def _step_request(self, call: StepCall) -> InferRequest:
         step = call.step

@@ -2,13 +2,13 @@
 
 import asyncio
 import queue
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
 from app.core.errors import ErrorCode, Failure
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.core.tensors import Tensor as WireTensor
 from app.engine.engine import Engine
@@ -143,7 +143,7 @@ class _Responses:
         self._request = request
         self._raises = raise_on_error
         self._ended = False
-        self._cancel: Callable[[], None] = lambda: None
+        self._cancel: Cancel = cancel_nothing
         with triton_errors():
             self._cancel = engine.send(request.to_infer(), self.receive, self._waits)
 
@@ -152,8 +152,8 @@ class _Responses:
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Cancel the request; its last response is then an error."""
-        self._cancel()
+        """Tell the model that its responses are not needed; what it responds still comes."""
+        self._cancel(advice=True)
 
     def _bounded(self, waiting: int, response: InferResponse) -> InferResponse | None:
         """Return what is to be queued; None for nothing, as the reader is too slow."""

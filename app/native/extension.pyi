@@ -5,6 +5,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 
 SOURCES: str
@@ -208,10 +209,10 @@ class ServerEnd:
         self,
         messages: Messages,
         connection: object,
-        streams: dict[int, Callable[[], None]],
+        streams: dict[int, Cancel],
         flush: Callable[[], object],
         handler: object,
-        nothing: Callable[[], None],
+        nothing: Cancel,
         limit: int,
         max_frame: int,
         max_streams: int,
@@ -369,7 +370,7 @@ class PlainRequests:
             TypeError: a class has its fields elsewhere than in slots.
         """
 
-    def submit(self, request: InferRequest, sink: Callable[[InferResponse], object], /) -> Callable[[], None]:
+    def submit(self, request: InferRequest, sink: Callable[[InferResponse], object], /) -> Cancel:
         """Queue a request; return the function that cancels it.
 
         Raises:

@@ -103,12 +103,12 @@ class RescuedCall:
             call._watch_time()
         return call
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         """As `Call.cancel`."""
         self._may_repeat = False
         for call in (self._asked, self._repeated):
             if call is not None:
-                call.cancel()
+                call.cancel(advice)
 
     def _watch_time(self) -> None:
         request = self._request

@@ -29,11 +29,11 @@ class RepeatedCall:
         started._call = pool.submit(request, started._on_response)
         return started if started._call is not None else None
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         """As `Call.cancel`."""
         self._again = None
         if self._call is not None:
-            self._call.cancel()
+            self._call.cancel(advice)
 
     def _on_response(self, response: InferResponse) -> None:
         again, self._again = self._again, None

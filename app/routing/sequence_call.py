@@ -96,10 +96,10 @@ class SequenceCall:
         self._cancelled = False
         self._call: ChannelCall = channels[0].submit(request, self._on_response)
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         """As `Call.cancel`."""
         self._cancelled = True
-        self._call.cancel()
+        self._call.cancel(advice)
 
     def _on_response(self, response: InferResponse) -> None:
         failure = response.failure

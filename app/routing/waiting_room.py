@@ -231,10 +231,10 @@ class WaitingCall:
         self._sink = sink
         self._call: Call | None = None
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         """As `Call.cancel`."""
         if self._call is not None:
-            self._call.cancel()
+            self._call.cancel(advice)
         elif self._room.remove(self.waiter):
             asyncio.get_running_loop().call_soon(self._fail, _CANCELLED)
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.inference import Sink
+from app.core.inference import Cancel, Sink, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.engine.calls import LocalCalls
 from app.transport.event_loop_thread import LoopThread
@@ -28,12 +28,12 @@ class StubbedCalls(LocalCalls):
 
     def submit(
         self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
-    ) -> Callable[[], None]:
+    ) -> Cancel:
         stub = self._stubs.get(infer.model_name)
         if stub is None:
             return super().submit(infer, sink, decoupled, callers)
         _answer(stub, infer, sink)
-        return lambda: None
+        return cancel_nothing
 
     def is_model_ready(self, name: str, version: str) -> bool:
         return name in self._stubs or super().is_model_ready(name, version)

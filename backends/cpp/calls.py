@@ -7,7 +7,7 @@ given to the library on threads of this module: callbacks of a backend may block
 import ctypes
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from app.core.buffers import allocate
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import (
     InferRequest,
     InferResponse,
@@ -49,7 +50,7 @@ class _Call:
         self._lock = Lock()
         self._queued: deque[InferResponse] = deque()
         self._delivering = self._closed = False
-        self.cancel: Callable[[], None] = _nothing
+        self.cancel: Cancel = cancel_nothing
 
     def put(self, response: InferResponse) -> None:
         """Queue a response; called on any thread."""
@@ -101,9 +102,9 @@ class ModelCalls:
             call.put(failed(error))
 
     def cancel(self, number: int) -> None:
-        """Cancel a call, if it has not ended."""
+        """Tell the model of a call that it is cancelled, if it has not ended."""
         if (call := self._calls.get(number)) is not None:
-            call.cancel()
+            call.cancel(advice=True)
 
     def ended(self, number: int) -> None:
         """Forget a call."""
@@ -112,10 +113,6 @@ class ModelCalls:
     def answer(self, number: int, *question: Any) -> None:
         """Answer a question, on a thread that may wait for the server."""
         self._answering.submit(answer, number, *question)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _request(

@@ -15,21 +15,21 @@ from deployments.execution.request_activity import RequestActivity
 class BlsCall:
     """A call made during an execution of `callers`, one batch: it may be for any of them."""
 
-    __slots__ = ("_call", "_callers", "_cancelled", "_sent_ns", "_sink", "_trace", "request")
+    __slots__ = ("_advised", "_call", "_callers", "_cancelled", "_sent_ns", "_sink", "_trace", "request")
 
     def __init__(self, request: InferRequest, sink: Sink, callers: Sequence[Request]) -> None:
         self.request = request
         self._sink = sink
         self._callers = callers
         self._call: Call | None = None
-        self._cancelled = False
+        self._cancelled = self._advised = False
         self._sent_ns = monotonic_ns() if request.trace else 0
         self._trace: OpenCall | None = None
 
     @property
     def unwanted(self) -> bool:
-        """Whether every request it may be for was cancelled."""
-        return bool(self._callers) and all([caller.is_cancelled() for caller in self._callers])
+        """Whether every request it may be for was cancelled, and its responses are wanted no more."""
+        return bool(self._callers) and not any([_is_wanted(caller) for caller in self._callers])
 
     def split_request(self) -> InferRequest:
         """Return the request to a model in a rollout: calls for the same caller get the same version."""
@@ -43,8 +43,8 @@ class BlsCall:
     def on_sent(self, call: Call) -> None:
         """Add the call to the activity of its callers, and to the trace of the first that is traced."""
         self._call = call
-        if self._cancelled:
-            call.cancel()
+        if self._cancelled or self._advised:
+            call.cancel(advice=not self._cancelled)
         for caller in self._callers:
             if caller.activity is None:
                 caller.activity = RequestActivity()
@@ -52,11 +52,14 @@ class BlsCall:
             if self._sent_ns and caller.infer.trace and self._trace is None:
                 self._trace = caller.activity.traced.begin(self.request, self._sent_ns)
 
-    def cancel(self) -> None:
-        """Cancel the call, now or as soon as it is sent."""
-        self._cancelled = True
+    def cancel(self, advice: bool = False) -> None:
+        """Cancel the call, now or as soon as it is sent; see `Call.cancel`."""
+        if advice:
+            self._advised = True
+        else:
+            self._cancelled = True
         if self._call is not None:
-            self._call.cancel()
+            self._call.cancel(advice)
 
     def cancel_unwanted(self) -> None:
         """Cancel the call if no request waits for it any more."""
@@ -72,3 +75,7 @@ class BlsCall:
                 if caller.activity is not None:
                     caller.activity.in_flight.discard(self)
         self._sink(response)
+
+
+def _is_wanted(caller: Request) -> bool:
+    return not caller.is_cancelled() or (caller.activity is not None and caller.activity.advised)

@@ -7,16 +7,17 @@ that of an ingress does, so a call goes straight to a replica of the called mode
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
-from app.core.inference import Sink
+from app.core.inference import Cancel, Sink
 from app.core.statistics import EnsembleReports
 from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, failed
@@ -107,17 +108,17 @@ class ModelCalls(Calls):
 
     def submit(
         self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
-    ) -> Callable[[], None]:
+    ) -> Cancel:
         call = BlsCall(infer, sink, callers)
         # In an empty context: a connection that the call opens would keep the execution's requests alive.
         if self._plane.is_current:
             Context().run(self._start_call, call, decoupled)
         else:
             self._plane.loop.call_soon_threadsafe(self._start_call, call, decoupled, context=Context())
-        return lambda: self._cancel(call)
+        return partial(self._cancel, call)
 
-    def _cancel(self, call: BlsCall) -> None:
-        self._plane.loop.call_soon_threadsafe(call.cancel)
+    def _cancel(self, call: BlsCall, advice: bool = False) -> None:
+        self._plane.loop.call_soon_threadsafe(call.cancel, advice)
 
     def send_and_wait(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
         response: ResponseFuture[InferResponse] = ResponseFuture()

@@ -18,12 +18,16 @@ class RequestActivity:
     """Calls in flight; of a traced request also the calls that have ended, and its backend's activities.
 
     Used on the data-plane loop, except for `report`.
+
+    Attributes:
+        advised: the request was cancelled by advice: whoever has sent it still wants its responses.
     """
 
-    __slots__ = ("_name", "activities", "in_flight", "traced")
+    __slots__ = ("_name", "activities", "advised", "in_flight", "traced")
 
     def __init__(self) -> None:
         self._name = ""
+        self.advised = False
         self.in_flight: set[CallInFlight] = set()
         self.traced = TracedCalls()
         self.activities: list[tuple[str, int]] = []
@@ -40,7 +44,8 @@ class RequestActivity:
         if len(self.activities) < MAX_CALLS:
             self.activities.append((name, time_ns or monotonic_ns()))
 
-    def cancel(self) -> None:
-        """Cancel the calls that no other request waits for."""
+    def cancel(self, advice: bool = False) -> None:
+        """Cancel the calls that no other request waits for; with `advice` the request may need them."""
+        self.advised = advice
         for call in list(self.in_flight):
             call.cancel_unwanted()

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from app.core.errors import ErrorCode, InferError, unsupported
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest
 from app.ray_adapter import replicas
 from app.transport.channel.busy import BUSY
-from app.transport.channel.server import Cancel, Reply
+from app.transport.channel.server import Reply
 from deployments.bls.cluster import RayCluster
 from deployments.model_process.calls import METHODS
 from deployments.spec import Description

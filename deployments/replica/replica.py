@@ -8,14 +8,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, text_of
-from app.core.inference import Sink
+from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest
 from app.native.choice import is_native
 from app.transport.channel.server import ChannelServer
@@ -37,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_S: Final = 60.0
 _STOP_S: Final = 5.0
+
 
 class Place(msgspec.Struct, frozen=True):
     """Where a replica is reached.
@@ -151,7 +151,7 @@ class Replica:
             return f"an instance thread of model '{self._spec.name}' has died"
         return self.served.instances.stuck()
 
-    def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         """Submit a request of a Serve handle; see `ServedModel.submit`."""
         assert self.served is not None
         return self.served.submit(request, sink)

@@ -11,13 +11,14 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.request_check import RequestChecker
 from app.core.durations import MANY
 from app.core.errors import FailureReason, InferError, invalid_arg
-from app.core.inference import Sink
+from app.core.inference import Cancel, Sink
 from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.memory.client_regions import read_inputs, write_outputs
 from backends.base import Backend, Model
 from deployments.environments.prepare import Environment
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
+from deployments.execution.request_activity import RequestActivity
 from deployments.replica.cached_scheduler import CachedScheduler
 from deployments.replica.compiled_requests import Make
 from deployments.replica.instance_pool import InstancePool
@@ -74,7 +75,7 @@ class ServedModel:
         self._in_flight: set[QueuedRequest] = set()
         self._awaiting_first: set[QueuedRequest] = set()
         """Requests whose first response is still to be timed."""
-        self.accept: Callable[[InferRequest, Sink], Callable[[], None]] = self.submit
+        self.accept: Callable[[InferRequest, Sink], Cancel] = self.submit
         if compiled is not None and self._is_plain:
             requests = compiled(
                 submit=self.submit,
@@ -118,7 +119,7 @@ class ServedModel:
         """Whether every instance can still execute batches."""
         return self.instances.healthy
 
-    def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         """Validate and queue a request; return the function that cancels it.
 
         Raises:
@@ -181,10 +182,14 @@ class ServedModel:
             logger.exception("finalizing model '%s'", self.model.name)
         self._environment.release()
 
-    def _cancel(self, pending: QueuedRequest) -> None:
-        pending.cancelled = True
+    def _cancel(self, pending: QueuedRequest, advice: bool = False) -> None:
+        again, pending.cancelled = pending.cancelled, True
+        if advice and pending.activity is None:
+            pending.activity = RequestActivity()
         if pending.activity is not None:
-            pending.activity.cancel()
+            pending.activity.cancel(advice)
+        if again:  # advice may be repeated, and a cancellation follow it
+            return
         if not (pending.dispatch_ns and self._is_decoupled):  # its client may have received enough
             answered = self.statistics.succeeded
             self.scheduler.admission.record_departure(pending, answered)

@@ -20,6 +20,11 @@ def test_the_called_model_answers(client: Driver, what: str) -> None:
     assert do(client, what) == VALUES.tolist()
 
 
+def test_a_cancelled_call_ends_as_its_model_does(client: Driver) -> None:
+    """The model hears of it before its second response, and then sends an empty last one."""
+    assert do(client, "advised") == VALUES.tolist()[:1]
+
+
 def test_several_calls_at_once(client: Driver) -> None:
     assert do(client, "asynchronous") == [3, 1, 2, 4, 2, 3, 5, 3, 4]
 

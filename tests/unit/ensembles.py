@@ -67,10 +67,13 @@ class Asked:
     def __init__(self, request: InferRequest, sink: Sink) -> None:
         self.request = request
         self.sink = sink
-        self.cancelled = False
+        self.cancelled = self.advised = False
 
-    def cancel(self) -> None:
-        self.cancelled = True
+    def cancel(self, advice: bool = False) -> None:
+        if advice:
+            self.advised = True
+        else:
+            self.cancelled = True
 
     @property
     def data(self) -> dict[str, Any]:

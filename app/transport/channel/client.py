@@ -23,16 +23,14 @@ from app.transport.memory.arena import ArenaWriter
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_failure, decode_value, encode_control
-from app.transport.wire.frames import AWAITED, FAILED, FINAL, Frame, Kind
+from app.transport.wire.frames import ADVICE, AWAITED, FAILED, FINAL, Frame, Kind
 from app.transport.wire.messages import decode_response
 
 DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
 """Message of the UNAVAILABLE error when a replica has not answered by the request's deadline."""
 
 _EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
-
-_LONGEST_DEADLINE: Final = 7 * 86400.0
-"""Seconds; a deadline further away is not sent."""
+_LONGEST_DEADLINE: Final = 7 * 86400.0  # a deadline further away is not sent
 _DEFAULTS: Final = TransportSettings()
 
 
@@ -59,12 +57,12 @@ class ChannelCall:
         self.request_id = request_id
         self.bucket = 0
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         """Cancel the request: the sink gets a CANCELLED failure, unless it had its final response.
 
         The sink is not called before this returns; that of a traced request in some seconds, with timestamps.
         """
-        self.channel._cancel(self._stream)
+        self.channel._cancel(self._stream, advice)
 
 
 class Channel(Connection):
@@ -106,8 +104,7 @@ class Channel(Connection):
         self._on_readiness = on_readiness
         self._lost_text = lost_text
         self._calls: dict[int, ChannelCall] = {}
-        self._traced: dict[int, bool] = {}
-        """Whether each of the traced ones is cancelled."""
+        self._traced: dict[int, bool] = {}  # whether each of the traced ones is cancelled
         self._controls: dict[int, asyncio.Future[Any]] = {}
         self._deadlines = Deadlines(self._loop, settings.deadline_grace, self._expired)
         self._end = client_end(self, self._loop, self._calls, self._deadlines, ChannelCall, no_sink)
@@ -319,8 +316,11 @@ class Channel(Connection):
         if self.draining and not self._calls and not self._controls:
             self.close()
 
-    def _cancel(self, stream: int) -> None:
-        if stream not in self._traced:
+    def _cancel(self, stream: int, advice: bool) -> None:
+        if advice:
+            if stream in self._calls:
+                self.send_frame(Kind.CANCEL, stream, flags=ADVICE)
+        elif stream not in self._traced:
             self._abort_request(stream, CANCELLED)
         elif not self._traced[stream]:
             self._traced[stream] = True

@@ -1,11 +1,10 @@
 """The compiled ends of a connection, for connections that use them (`app/native/ends.h`)."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from app.core.inference import Sink
+from app.core.inference import Cancel, Sink
 from app.transport.channel.connection import Connection
 from app.transport.channel.deadlines import Deadlines
 
@@ -42,9 +41,9 @@ def client_end(
 def server_end(
     connection: Connection,
     loop: asyncio.AbstractEventLoop,
-    streams: dict[int, Callable[[], None]],
+    streams: dict[int, Cancel],
     handler: object,
-    nothing: Callable[[], None],
+    nothing: Cancel,
 ) -> "ServerEnd | None":
     """Return what handles most small messages of a server's connection; None where Python does all."""
     if connection.encoder.compiled is None:

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.transport.channel.compiled_ends import server_end
@@ -21,13 +22,12 @@ from app.transport.memory.arena import ArenaWriter
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_control, encode_failure, encode_value
-from app.transport.wire.frames import AWAITED, FAILED, Frame, Kind
+from app.transport.wire.frames import ADVICE, AWAITED, FAILED, Frame, Kind
 from app.transport.wire.messages import decode_request
 
 logger = logging.getLogger(__name__)
 
 Reply = Callable[[InferResponse], None]
-Cancel = Callable[[], None]
 
 _DEFAULTS: Final = TransportSettings()
 _DRAIN_QUIET: Final = 0.5
@@ -50,15 +50,12 @@ class Handler(Protocol):
         `reply` is called on the event loop, possibly before this returns, once with `final=True` and any
         number of times before that; later calls are ignored. Tensors of a reply must not change afterwards.
         The cancel function is called at most once, when the client has cancelled or is gone; replies are then
-        ignored, but for the final one of a traced request. A raised `InferError` becomes the final response.
+        ignored, but for the final one of a traced request. Any number of times before that it may be called
+        with `advice`. A raised `InferError` becomes the final response.
         """
 
     async def control(self, verb: str, payload: Any) -> Any:
         """Return the answer to a verb, which msgpack can encode, or raise `InferError`."""
-
-
-def _nothing() -> None:
-    """Do nothing: the cancel function of a request whose handler has not returned one yet."""
 
 
 class _ServerConnection(Connection):
@@ -73,7 +70,7 @@ class _ServerConnection(Connection):
         self._streams: dict[int, Cancel] = {}
         self._controls = Tasks()
         self._reading = True
-        end = server_end(self, self._loop, self._streams, self._handler, _nothing)
+        end = server_end(self, self._loop, self._streams, self._handler, cancel_nothing)
         if end is not None:
             self._out, self._take = end, end.take
 
@@ -98,7 +95,7 @@ class _ServerConnection(Connection):
         request = decode_request(frame, deadline, self.peer_arena, self.borrower, self.encoder.compiled)
         if stream in streams:
             raise ProtocolError(f"stream {stream} is in use")
-        streams[stream] = _nothing
+        streams[stream] = cancel_nothing
         reply = partial(self._reply, stream)
         if len(streams) > self.settings.max_streams:
             reply(failed(_TOO_MANY_REQUESTS, request.id))
@@ -118,10 +115,13 @@ class _ServerConnection(Connection):
         reply(failed(error if isinstance(error, InferError) else _BROKEN_SUBMIT, request.id))
 
     def _cancel_received(self, frame: Frame) -> None:
+        if frame.flags & ADVICE:
+            _run(partial(self._streams.get(frame.stream, cancel_nothing), True))
+            return
         cancel = self._streams.pop(frame.stream, None)
         if cancel is not None:
             if frame.flags & AWAITED:
-                self._streams[frame.stream] = _nothing
+                self._streams[frame.stream] = cancel_nothing
             _run(cancel)
 
     def _reply(self, stream: int, response: InferResponse) -> None:
@@ -201,7 +201,7 @@ class _ServerConnection(Connection):
             logger.warning("a client broke the protocol: %s", cause)
 
 
-def _run(cancel: Cancel) -> None:
+def _run(cancel: Callable[[], None]) -> None:
     try:
         cancel()
     except Exception:

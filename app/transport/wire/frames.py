@@ -37,7 +37,8 @@ class Kind(IntEnum):
     RESPONSE = 2
     """Server: a response or a failure, the last of its stream when `FINAL` is set."""
     CANCEL = 3
-    """Client: cancel the request of the stream; its final response is sent if `AWAITED` is set. No meta."""
+    """Client: cancel the request of the stream; its final response is sent if `AWAITED` is set, all of them
+    if `ADVICE` is. No meta."""
     RELEASE = 4
     """Both: slabs of the peer's arena that this end has released; meta is a msgpack array of offsets.
 
@@ -70,6 +71,8 @@ FAILED: Final = 2
 """CONTROL_REPLY flag: the meta is a failure. READINESS flag: not ready."""
 AWAITED: Final = 4
 """CANCEL flag: the final response says when the model had the request."""
+ADVICE: Final = 8
+"""CANCEL flag: the model is told, and its responses are still wanted."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):

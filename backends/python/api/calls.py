@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, unsupported
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, failed
 from backends.base import Request
 from backends.python.api.errors import TritonError
@@ -113,7 +114,7 @@ class ResponseIterator:
 
     def __init__(self) -> None:
         self._queued: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
-        self._cancel: Callable[[], None] | None = None
+        self._cancel: Cancel | None = None
         self._ended = False
 
     def __iter__(self) -> Iterator[InferenceResponse]:
@@ -127,7 +128,12 @@ class ResponseIterator:
         return model_response(response)
 
     def cancel(self) -> None:
-        """Cancel the call; its last response is then an error."""
+        """Tell the called model that its responses are not needed; what it responds still comes."""
+        if self._cancel is not None:
+            self._cancel(advice=True)
+
+    def end(self) -> None:
+        """Cancel the call without waiting for the called model."""
         if self._cancel is not None:
             self._cancel()
 
@@ -136,10 +142,10 @@ class ResponseIterator:
         if self._queued.qsize() < MAX_QUEUED or response.final:
             self._queued.put(response)
             return
-        self.cancel()
+        self.end()
         self._queued.put(too_many_queued())
 
-    def set_cancel(self, cancel: Callable[[], None]) -> None:
+    def set_cancel(self, cancel: Cancel) -> None:
         """Set the function that cancels the call, from any thread."""
         self._cancel = cancel
 
@@ -158,7 +164,7 @@ class Calls(ABC):
         sink: Callable[[InferResponse], None],
         decoupled: bool,
         callers: Sequence[Request] = (),
-    ) -> Callable[[], None]:
+    ) -> Cancel:
         """Send a request from any thread without waiting; return the function that cancels it.
 
         Args:
@@ -217,7 +223,7 @@ class Calls(ABC):
         try:
             await arrived.wait()
         except asyncio.CancelledError:
-            responses.cancel()
+            responses.end()
             raise
         return responses
 

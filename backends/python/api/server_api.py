@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from app.core.errors import unsupported
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api.errors import TritonModelException
@@ -40,7 +41,7 @@ class ServerApi(Protocol):
         sink: Callable[[InferResponse], None],
         decoupled: bool,
         callers: Sequence[Request] = (),
-    ) -> Callable[[], None]:
+    ) -> Cancel:
         """Send a request; see `backends.python.api.calls.Calls.submit`."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
@@ -83,9 +84,9 @@ class NoServerApi:
         sink: Callable[[InferResponse], None],
         decoupled: bool,
         callers: Sequence[Request] = (),
-    ) -> Callable[[], None]:
+    ) -> Cancel:
         sink(failed(unsupported(_NO_CALLS)))
-        return lambda: None
+        return cancel_nothing
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
         return loop.run(coroutine)

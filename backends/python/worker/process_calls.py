@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api import server_api
@@ -27,7 +28,7 @@ class ProcessCalls:
         self._link = link
         self._name = name
         self._requests = requests
-        self._cancels: dict[int, Callable[[], None]] = {}
+        self._cancels: dict[int, Cancel] = {}
         self._responses: queue.SimpleQueue[tuple[int, InferResponse] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
         self._verbs: dict[str, Callable[[Message, Payload], Any]] = {
@@ -44,7 +45,7 @@ class ProcessCalls:
         elif verb == "cancel":
             cancel = self._cancels.get(message["call"])
             if cancel is not None:
-                cancel()
+                cancel(message["advice"])
         else:
             threading.Thread(target=self._manage, args=(message, payload), name=verb, daemon=True).start()
 
@@ -72,7 +73,7 @@ class ProcessCalls:
             busy = Failure(ErrorCode.UNAVAILABLE, text, FailureReason.REJECTED)
             self._responses.put((number, failed(busy)))
 
-        self._cancels[number] = lambda: None
+        self._cancels[number] = cancel_nothing
         try:
             callers = [self._requests.get(each) for each in message["callers"]]
             known = [caller for caller in callers if caller is not None]

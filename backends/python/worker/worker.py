@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 
 from app.core.errors import InferError
+from app.core.inference import Cancel
 from app.core.own_modules import PREFIX
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from backends.base import Request
@@ -104,7 +105,7 @@ class RemoteCalls(Calls):
         sink: Callable[[InferResponse], None],
         decoupled: bool,
         callers: Sequence[Request] = (),
-    ) -> Callable[[], None]:
+    ) -> Cancel:
         number = next(self._numbers)
         self._sinks[number] = sink
         buffers: list[Buffer] = []
@@ -122,7 +123,10 @@ class RemoteCalls(Calls):
         except Exception:
             del self._sinks[number]
             raise
-        return lambda: self._link.send({"do": "cancel", "call": number})
+        return partial(self._cancel, number)
+
+    def _cancel(self, number: int, advice: bool = False) -> None:
+        self._link.send({"do": "cancel", "call": number, "advice": advice})
 
     def on_response(self, message: Message, payload: Payload) -> None:
         """Pass a response to its call."""

@@ -78,7 +78,7 @@ class FakeCall:
     def __init__(self) -> None:
         self.cancelled = False
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         self.cancelled = True
 
 

@@ -153,7 +153,7 @@ def test_responses_of_a_decoupled_model_come_one_by_one(tmp_path: Path, start: S
 
 def test_responses_that_nobody_reads_end_their_request() -> None:
     received, cancelled = Received(), []
-    received.cancel = lambda: cancelled.append(True)
+    received.cancel = lambda advice=False: cancelled.append(True)
     for _ in range(MAX_WAITING + 5):
         received.put(InferResponse(final=False))
     assert cancelled

@@ -1,13 +1,13 @@
 """Requests to a model of the same process."""
 
 import asyncio
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse, Timestamps
 from app.engine import local_channel
 from app.engine.local_channel import LocalChannel
@@ -22,11 +22,11 @@ class Handler:
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
-        self.cancelled = 0
+        self.cancelled = self.advised = 0
         self.at_once: InferResponse | None = None
         self.error: Exception | None = None
 
-    def submit(self, request: InferRequest, reply: Reply) -> Callable[[], None]:
+    def submit(self, request: InferRequest, reply: Reply) -> Cancel:
         if self.error is not None:
             raise self.error
         self.replies.append(reply)
@@ -34,8 +34,9 @@ class Handler:
             reply(self.at_once)
         return self._cancel
 
-    def _cancel(self) -> None:
-        self.cancelled += 1
+    def _cancel(self, advice: bool = False) -> None:
+        self.advised += advice
+        self.cancelled += not advice
 
     async def control(self, verb: str, payload: Any) -> Any:
         if verb == "hang":
@@ -103,6 +104,17 @@ async def test_a_cancelled_request_gets_one_failure_and_nothing_after_it() -> No
     call.cancel()
     await let_run()
     assert bench.failures == [(ErrorCode.CANCELLED, "")] and bench.handler.cancelled == 1
+
+
+async def test_advice_ends_nothing() -> None:
+    bench = Bench()
+    call = bench.submit()
+    call.cancel(advice=True)
+    bench.handler.replies[0](InferResponse(final=False))
+    bench.handler.replies[0](InferResponse())
+    call.cancel(advice=True)
+    assert [response.final for response in bench.received] == [False, True] and not bench.failures
+    assert (bench.handler.advised, bench.handler.cancelled) == (1, 0)
 
 
 async def test_a_cancelled_request_that_is_traced_is_answered_with_its_times(

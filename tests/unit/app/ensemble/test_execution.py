@@ -126,6 +126,18 @@ async def test_cancelling_reaches_the_running_steps() -> None:
     assert len(models.responses) == 1
 
 
+async def test_advice_reaches_the_running_and_the_later_steps_and_ends_none() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    call = models.infer(tensor())
+    first = models.take("a")
+    call.cancel(advice=True)
+    first.answer(tensor("y"))
+    last = models.take("b")
+    assert [(asked.advised, asked.cancelled) for asked in (first, last)] == [(True, False)] * 2
+    last.answer(tensor("y"))
+    assert [response.failure for response in models.responses] == [None]
+
+
 async def test_a_bad_request_fails_like_that_of_any_model() -> None:
     models = Models(e=CHAIN, a=model(), b=model())
     models.infer(tensor(shape=(5,)), id="9")

@@ -37,7 +37,7 @@ class FakeCall:
         self.sink = sink
         self.cancelled = threading.Event()
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         self.cancelled.set()
         self.sink(failed(InferError(ErrorCode.CANCELLED, ""), self.request.id))
 

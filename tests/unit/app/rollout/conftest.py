@@ -32,7 +32,7 @@ class Asked:
         self.sink = sink
         self.cancelled = False
 
-    def cancel(self) -> None:
+    def cancel(self, advice: bool = False) -> None:
         self.cancelled = True
 
     def answer(self, failure: Failure | None = None, *outputs: Tensor) -> None:

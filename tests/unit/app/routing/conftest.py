@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse
 from app.ray_adapter.replicas import ReplicaAddress
 from app.transport.channel.server import ChannelServer
@@ -29,10 +30,10 @@ class Replica:
         self.addresses: dict[str, str] = {}
         self.server = ChannelServer(self, KEY, SETTINGS)
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
         self.taken += 1
         self.held.append((request, reply))
-        return lambda: self.cancelled.append(request.id)
+        return lambda advice=False: self.cancelled.append(request.id)
 
     async def control(self, verb: str, payload: Any) -> Any:
         self.controls.append((verb, payload))

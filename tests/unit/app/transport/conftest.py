@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from app.core.errors import Failure, not_found
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.channel.client import Channel
 from app.transport.channel.server import ChannelServer
@@ -41,9 +42,10 @@ class Scripted:
         self.requests: list[InferRequest] = []
         self.replies: list[Callable[[InferResponse], None]] = []
         self.cancelled: list[str] = []
+        self.advised: list[str] = []
         self.released = asyncio.Event()
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
         if request.model_name == "raise":
             raise not_found("no such model")
         if request.model_name == "crash":
@@ -55,7 +57,7 @@ class Scripted:
                 reply(echo(request, final=False))
         if request.model_name != "hold":
             reply(echo(request))
-        return lambda: self.cancelled.append(request.id)
+        return lambda advice=False: (self.advised if advice else self.cancelled).append(request.id)
 
     async def control(self, verb: str, payload: Any) -> Any:
         if verb == "sleep":

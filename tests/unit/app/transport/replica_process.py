@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.channel.server import ChannelServer
 
@@ -15,7 +16,7 @@ class Replica:
     def __init__(self, released: Path) -> None:
         self._released = released
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
         outputs = tuple(Tensor(t.name, t.datatype, t.shape, t.data) for t in request.inputs)
         response = InferResponse(request.model_name, "1", outputs, request.id)
         if request.model_name == "slow":
@@ -26,7 +27,7 @@ class Replica:
             reply(response)
         elif request.model_name != "hold":
             reply(response)
-        return lambda: None
+        return cancel_nothing
 
     async def control(self, verb: str, payload: Any) -> Any:
         return payload

@@ -14,6 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
 from app.core.errors import ErrorCode
+from app.core.inference import Cancel
 from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
@@ -78,17 +79,17 @@ class Caller:
         self.answered = threading.Event()
         bench.plane.call(self.model.open())
 
-    def infer(self, **fields: Any) -> Callable[[], None]:
+    def infer(self, **fields: Any) -> Callable[..., None]:
         """Send a request; returns what cancels it."""
 
-        async def submit() -> Callable[[], None]:
+        async def submit() -> Cancel:
             return self.model.submit(InferRequest("caller", "", (INPUT,), **fields), self._take)
 
         cancel = self.bench.plane.call(submit())
         return partial(self._cancel, cancel)
 
-    def _cancel(self, cancel: Callable[[], None]) -> None:
-        self.bench.plane.loop.call_soon_threadsafe(cancel)
+    def _cancel(self, cancel: Cancel, advice: bool = False) -> None:
+        self.bench.plane.loop.call_soon_threadsafe(cancel, advice)
 
     def _take(self, response: InferResponse) -> None:
         self.responses.append(response)
@@ -124,6 +125,15 @@ def test_a_cancelled_request_cancels_its_call(caller: Caller) -> None:
     cancel()
     wait_until(lambda: asked.cancelled, 20, "the nested call is cancelled")
     caller.answer(response())
+
+
+def test_advice_leaves_the_call_of_a_request_alone(caller: Caller) -> None:
+    """Who has advised wants its response, which may depend on the call."""
+    cancel = caller.infer()
+    asked = caller.asked()
+    cancel(advice=True)
+    assert caller.answer(response()).failure is None
+    assert not asked.cancelled and not asked.advised
 
 
 def test_call_inherits_deadline_and_priority(caller: Caller) -> None:

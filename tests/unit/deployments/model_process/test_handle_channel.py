@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse
 from app.transport.channel.server import ChannelServer
 from deployments.model_process.handle_channel import HandleChannel
@@ -22,13 +23,13 @@ class Replica:
         self.cancelled = 0
         self._answers = answers
 
-    def submit(self, asked: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+    def submit(self, asked: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
         self.asked.append(asked.id)
         if self._answers:
             reply(InferResponse(id=asked.id, final=True))
         return self._cancel
 
-    def _cancel(self) -> None:
+    def _cancel(self, advice: bool = False) -> None:
         self.cancelled += 1
 
     async def control(self, verb: str, payload: Any) -> Any:

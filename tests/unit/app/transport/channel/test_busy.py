@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import not_found
+from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse
 from app.transport.channel.busy import BUSY, ask_busy
 from app.transport.channel.client import Channel
@@ -32,7 +33,7 @@ class Host:
         self.fails = False
         self.address = ""
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
         raise NotImplementedError
 
     async def control(self, verb: str, payload: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Traced requests that are cancelled: their replica says when it had them."""
+"""Requests that are cancelled: the replica of a traced one says when it had it; advice ends none."""
 
 from collections.abc import Awaitable, Callable
 
@@ -46,3 +46,34 @@ async def test_times_of_a_cancelled_request_are_not_awaited_for_ever(
     await until(lambda: bool(seen))
     assert seen == [InferResponse(id="1", failure=CANCELLED)]
     await until(lambda: pair.server.outstanding == 0)
+
+
+async def test_advice_reaches_the_replica_whose_responses_still_come(start: Start, scheme: str) -> None:
+    pair = await start()
+    channel = await pair.connect(scheme)
+    seen: list[InferResponse] = []
+    call = channel.submit(make_request(model="hold", id="1"), seen.append)
+    await until(lambda: len(pair.handler.replies) == 1)
+    call.cancel(advice=True)
+    await until(lambda: pair.handler.advised == ["1"])
+    reply, answer = pair.handler.replies[0], echo(make_request(100_000), final=False)
+    reply(answer)
+    call.cancel(advice=True)
+    await until(lambda: pair.handler.advised == ["1", "1"])
+    reply(echo(make_request(id="1")))
+    await until(lambda: len(seen) == 2)
+    assert [(response.final, response.failure) for response in seen] == [(False, None), (True, None)]
+    call.cancel(advice=True)
+    await infer(channel, make_request())
+    assert channel.outstanding == pair.server.outstanding == 0 and pair.handler.cancelled == []
+
+
+async def test_a_cancellation_may_follow_advice(start: Start) -> None:
+    pair = await start()
+    channel = await pair.connect()
+    seen: list[InferResponse] = []
+    call = channel.submit(make_request(model="hold", id="1"), seen.append)
+    call.cancel(advice=True)
+    call.cancel()
+    await until(lambda: pair.handler.cancelled == ["1"] == pair.handler.advised)
+    assert seen == [InferResponse(id="1", failure=CANCELLED)]

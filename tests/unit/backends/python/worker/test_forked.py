@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Request
 from backends.python.api import pb_utils, server_api
@@ -28,14 +29,14 @@ class Doubling(Calls):
         sink: Callable[[InferResponse], None],
         decoupled: bool,
         callers: Sequence[Request] = (),
-    ) -> Callable[[], None]:
+    ) -> Cancel:
         if infer.model_name == "ends":
             os._exit(0)
         y = Tensor.from_array("y", infer.inputs[0].array() * 2)
         if decoupled:
             sink(InferResponse(outputs=(y,), final=False))
         sink(InferResponse(outputs=(y,)))
-        return lambda: None
+        return cancel_nothing
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         raise TritonModelException(f"failed to load '{name}'")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError, unavailable
+from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from backends.base import Model, Request
 from backends.python.api import server_api
@@ -39,17 +40,17 @@ class Answering(Calls):
         sink: Callable[[InferResponse], None],
         decoupled: bool,
         callers: Sequence[Request] = (),
-    ) -> Callable[[], None]:
+    ) -> Cancel:
         self.asked.append(infer)
         if infer.model_name == "nobody":
             sink(failed(unavailable("nobody is not ready")))
-            return lambda: None
+            return cancel_nothing
         y = Tensor.from_array("y", infer.inputs[0].array() * 2)
         if decoupled:
             sink(InferResponse(outputs=(y,), final=False))
             sink(InferResponse(outputs=(y,), final=False))
         sink(InferResponse(outputs=() if decoupled else (y,)))
-        return lambda: None
+        return cancel_nothing
 
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self.asked.append((name, config, dict(files)))
@@ -186,7 +187,7 @@ def test_an_answer_does_not_live_until_the_next_one(served: Served, monkeypatch:
             values = np.zeros(3)
             answers.append(weakref.ref(values))
             sink(InferResponse(outputs=(Tensor.from_array("y", values),)))
-            return lambda: None
+            return cancel_nothing
 
     monkeypatch.setattr(server_api._Installed, "api", Watched())
     assert told(ask(served, "calls")) == [0, 0, 0]
@@ -282,8 +283,8 @@ def test_giving_up_on_an_async_call_cancels_it(
     cancelled = threading.Event()
 
     class Silent(Answering):
-        def submit(self, *_: Any) -> Callable[[], None]:
-            return cancelled.set
+        def submit(self, *_: Any) -> Cancel:
+            return lambda advice=False: cancelled.set()
 
     monkeypatch.setattr(server_api._Installed, "api", Silent())
     source = execute("""
