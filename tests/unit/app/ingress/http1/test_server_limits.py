@@ -15,7 +15,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.transport.memory import shared_pool
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.http_peer import Peer, Run, binary_infer, fronted, json_infer, request
-from tests.unit.garbage import alive
+from tests.unit.garbage import alive, new_objects_only
 from tests.waiting import let_run, until
 
 
@@ -236,16 +236,15 @@ def test_requests_create_no_cyclic_garbage(run: Run) -> None:
             await peer.ask(data)
             found = []
             gc.disable()
-            gc.freeze()  # what other tests have made would cost each collection a second
             try:
-                for _ in range(4):  # what else lives in this process may leave something once
-                    front.fake.calls.clear()
-                    gc.collect()
-                    for _ in range(200):
-                        assert (await peer.ask(data))[0] == 200
-                    found.append(gc.collect())
+                with new_objects_only():
+                    for _ in range(4):  # what else lives in this process may leave something once
+                        front.fake.calls.clear()
+                        gc.collect()
+                        for _ in range(200):
+                            assert (await peer.ask(data))[0] == 200
+                        found.append(gc.collect())
             finally:
-                gc.unfreeze()
                 gc.enable()
                 writer.close()
             assert min(found) < 100
@@ -278,9 +277,9 @@ def test_failed_requests_leak_nothing(run: Run) -> None:
         async with fronted() as front:
             front.fake.failure = invalid_arg("no")
             peer = await front.connect()
-            before = alive(InferError)
-            for data in (json_infer(), binary_infer(np.ones((1, 4), np.float32))) * 10:
-                assert (await peer.ask(data))[0] == 400
-            assert alive(InferError) < before + 10
+            with new_objects_only():
+                for data in (json_infer(), binary_infer(np.ones((1, 4), np.float32))) * 10:
+                    assert (await peer.ask(data))[0] == 400
+                assert alive(InferError) < 10
 
     run(scenario())
