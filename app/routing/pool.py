@@ -21,7 +21,15 @@ from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_RETRY_S = (0.02, 1.0)
+"""Least and longest time between attempts to connect."""
+_RETRY_SHARE = 0.1
+"""The time between attempts as a part of the time for which the replica has been away."""
+
+
+def retry_delay(away_s: float) -> float:
+    """Return when to try again to connect: soon after a replica's end, for its process may be back soon."""
+    return max(_RETRY_S[0], min(_RETRY_S[1], away_s * _RETRY_SHARE))
 
 
 class ReplicaPool:
@@ -60,6 +68,11 @@ class ReplicaPool:
     def available(self) -> bool:
         """Whether a request could be sent now to a replica that reports its model ready."""
         return any(channel.ready and not (channel.draining or channel.closing) for channel in self._open)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a replica that Serve lists is not connected: it has just started, or is out of reach."""
+        return any(replica_id not in self._channels for replica_id in self._wanted)
 
     @property
     def trouble(self) -> str:
@@ -180,7 +193,7 @@ class ReplicaPool:
             logger.error("connecting to a replica of '%s': %s", self._model, task.exception())
 
     async def _keep_connected(self, replica_id: str) -> None:
-        attempt = 0
+        lost_at = self._loop.time()
         while replica_id in self._wanted:
             closed = asyncio.Event()
             try:
@@ -188,12 +201,11 @@ class ReplicaPool:
             except (OSError, TimeoutError) as error:
                 logger.debug("connecting to %s of %s: %s", replica_id, self._model, error)
             else:
-                attempt = 0
                 self._add_channel(replica_id, channel)
                 await closed.wait()
-            delay = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
+                lost_at = self._loop.time()
+            delay = retry_delay(self._loop.time() - lost_at)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-            attempt += 1
 
     async def _connect(self, replica_id: str, closed: asyncio.Event) -> Channel:
         replica = self._wanted[replica_id]

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -14,7 +15,7 @@ from app.core.tensors import InferRequest
 from app.ray_adapter import replicas
 from app.routing.pool import ReplicaPool
 from app.routing.repeated_call import RepeatedCall
-from app.routing.sequence_call import SequenceCall, StaleSequences
+from app.routing.sequence_call import Explain, SequenceCall, StaleSequences, missing, out_of_reach
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry, not_ready
 from app.routing.waiting_room import WaitingRoom
 from app.transport.memory.client_regions import with_inlined_regions
@@ -213,9 +214,14 @@ class Router:
             call = channels[0].submit(request, sink)
             self._stale.started(channels, request.sequence_id)
             return call
+        return SequenceCall(channels, request, sink, self._explain(entries, pools), self._stale)
+
+    def _explain(self, entries: Sequence[VersionEntry], pools: Sequence[ReplicaPool]) -> Explain:
+        """Return what tells a request that none of the connected replicas has its sequence."""
+        if any(pool.incomplete for pool in pools):  # a sequence may have begun there through another process
+            return lambda request, _: out_of_reach(request)
         remembered = max(*(entry.sequence_idle_s for entry in entries), _REMEMBER_LOSS_S)
-        lost = any(pool.lost_within(remembered) for pool in pools)
-        return SequenceCall(channels, request, sink, lost, self._stale)
+        return partial(missing, lost=any(pool.lost_within(remembered) for pool in pools))
 
     def losses(self, entry: VersionEntry) -> int:
         """Return how many replicas of a version were lost since it is routed to, other than by a drain."""

@@ -1,11 +1,11 @@
 """Finds the replica that serves a sequence, without a table shared between processes."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from app.core.errors import Failure, InferError
+from app.core.errors import Failure, InferError, unavailable
 from app.core.inference import Sink
 from app.core.sequences import END_SEQUENCES, is_missing_start, missing_start
 from app.core.tasks import Tasks
@@ -19,6 +19,24 @@ LOST: Final = (
     "a replica of the model was lost, and the state of its sequences with it; restart the sequence with the"
     " START flag"
 )
+
+Explain = Callable[[InferRequest, Failure], InferResponse]
+
+
+def missing(request: InferRequest, failure: Failure, lost: bool) -> InferResponse:
+    """Return the response to a request whose sequence no replica has; `lost`: a loss may be the cause."""
+    if lost:
+        failure = missing_start(request.model_name, request.sequence_id, LOST).failure
+    return failed(failure, request.id)
+
+
+def out_of_reach(request: InferRequest) -> InferResponse:
+    """Return the response to a request whose sequence may be at a replica that is not connected now."""
+    text = (
+        f"inference request for sequence {request.sequence_id} to model '{request.model_name}' cannot be"
+        " answered now: a replica that may have the sequence is being connected; send the request again"
+    )
+    return failed(unavailable(text), request.id)
 
 
 def rank(replica_id: str, sequence_id: SequenceId) -> bytes:
@@ -73,7 +91,7 @@ class SequenceCall:
 
     Args:
         channels: the replicas, first choice first; not empty.
-        lost: whether a replica was lost recently, which the failure says when no replica has the sequence.
+        explain: makes the response when no replica has the sequence, of the failure of the last.
         stale: ends the sequence at those that were not asked, when the request has END.
 
     Raises:
@@ -85,14 +103,14 @@ class SequenceCall:
         channels: Sequence[Channel],
         request: InferRequest,
         sink: Sink,
-        lost: bool,
+        explain: Explain,
         stale: StaleSequences,
     ) -> None:
         self._stale = stale
         self._others = iter(channels[1:])
         self._request = request
         self._sink = sink
-        self._lost = lost
+        self._explain = explain
         self._cancelled = False
         self._call: ChannelCall = channels[0].submit(request, self._on_response)
 
@@ -106,7 +124,7 @@ class SequenceCall:
         if failure is not None and is_missing_start(failure):
             other = None if self._cancelled else next(self._others, None)
             if other is None:
-                self._finish(self._refusal(failure))
+                self._finish(self._explain(self._request, failure))
                 return
             try:
                 self._call = other.submit(self._request, self._on_response)
@@ -123,9 +141,3 @@ class SequenceCall:
             self._stale.end(self._others, self._request.sequence_id)
         sink, self._sink = self._sink, no_sink
         sink(response)
-
-    def _refusal(self, failure: Failure) -> InferResponse:
-        request = self._request
-        if self._lost:
-            failure = missing_start(request.model_name, request.sequence_id, LOST).failure
-        return failed(failure, request.id)

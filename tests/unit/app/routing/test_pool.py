@@ -1,6 +1,7 @@
 """Which replica a request goes to, and what becomes of replicas that come and go."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from app.core.errors import ErrorCode
 from app.ray_adapter.replicas import ReplicaAddress
-from app.routing.pool import ReplicaPool, _kind_of_loss
+from app.routing.pool import ReplicaPool, _kind_of_loss, retry_delay
 from app.transport.channel.client import Channel
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
 from tests.waiting import let_run, until
@@ -98,6 +99,32 @@ async def test_reconnects_when_the_replica_is_back(
     assert await bench.pool.wait_available(5)
     bench.submit()
     await until(lambda: len(a.held) == 1)
+
+
+def test_delay_between_attempts_is_a_tenth_of_the_time_away() -> None:
+    """A process that is back is found soon; one that stays away for an hour is asked for once a second."""
+    now, attempts = 0.0, []
+    while now < 3600:
+        attempts.append(now)
+        now += retry_delay(now)
+    late = [after - back for back, after in itertools.pairwise(attempts)]
+    assert all(delay <= max(0.021, back / 9) for back, delay in zip(attempts, late, strict=False))
+    assert max(late) < 1.001 and len([each for each in attempts if each < 10]) < 60
+
+
+async def test_replica_that_is_not_connected_makes_the_pool_incomplete(bench: Bench, start: Start) -> None:
+    a, b = await start("a", "b")
+    assert not bench.pool.incomplete
+    await bench.connect(a, b)
+    assert not bench.pool.incomplete
+    await a.server.close()
+    await until(lambda: len(bench.pool.channels) == 1)
+    assert bench.pool.incomplete
+    await a.restart()
+    await until(lambda: not bench.pool.incomplete)
+    bench.publish(b)
+    await until(lambda: len(bench.pool.channels) == 1)
+    assert not bench.pool.incomplete, "Serve lists one"
 
 
 async def test_lost_replica_leaves_the_others(bench: Bench, start: Start) -> None:

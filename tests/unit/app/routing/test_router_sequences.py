@@ -2,18 +2,21 @@
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.sequences import END_SEQUENCES
-from app.core.tensors import InferRequest, RegionSlice, Tensor
+from app.core.errors import ErrorCode, Failure
+from app.core.sequences import END_SEQUENCES, missing_start
+from app.core.tensors import InferRequest, RegionSlice, Tensor, failed
 from app.ray_adapter import replicas
 from app.routing.router import Router
+from app.routing.sequence_call import LOST, rank
 from app.transport.memory.client_regions import SHM_DIRECTORY
-from tests.unit.app.routing.conftest import Sink, Start
+from tests.unit.app.routing.conftest import Replica, Sink, Start
 from tests.unit.app.routing.test_router import apply, entry, handles, router, send, table  # noqa: F401
 from tests.waiting import until
 
@@ -34,6 +37,41 @@ async def test_start_of_a_sequence_ends_it_at_the_other_replicas(
     await until(lambda: all(replica.controls for replica in others))
     assert {str(replica.controls) for replica in others} == {str([(END_SEQUENCES, ["s"])])}
     assert [replica.controls for replica in found if replica.taken] == [[]]
+
+
+async def test_sequence_may_be_at_a_replica_that_is_not_connected(
+    router: Router,  # noqa: F811
+    start: Start,
+) -> None:
+    """It may have begun there through another ingress, which has connected to the new process already."""
+    found = await start("a", "b")
+    config = mc.ModelConfig(sequence_batching=mc.ModelSequenceBatching())
+    keeps = msgspec.structs.replace(entry("m:1"), config=config.SerializeToString())
+    await apply(router, table(1, keeps), "m:1", *found)
+    pool = router.pool(router.resolve("m"))
+    await until(lambda: len(pool.channels) == 2)
+    away, other = sorted(found, key=lambda replica: rank(replica.name, "s"))
+    await away.server.close()
+    await until(lambda: len(pool.channels) == 1)
+    turn = InferRequest("m", "", (), sequence_id="s")
+
+    async def refused(*asked: Replica) -> Failure | None:
+        sink = Sink()
+        send(router, turn, sink)
+        for replica in asked:
+            await until(partial(getattr, replica, "held"))
+            replica.held.pop()[1](failed(missing_start("m", "s")))
+        await until(partial(getattr, sink, "responses"))
+        return sink.responses[0].failure
+
+    failure = await refused(other)
+    assert failure is not None and failure.code is ErrorCode.UNAVAILABLE
+    assert "replica that may have the sequence is being connected" in failure.message
+    await away.restart()
+    await until(lambda: len(pool.channels) == 2)
+    failure = await refused(away, other)
+    assert failure is not None and failure.code is ErrorCode.INVALID_ARG
+    assert LOST in failure.message
 
 
 @pytest.mark.parametrize("start_flag", [False, True])

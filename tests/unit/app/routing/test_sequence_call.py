@@ -11,7 +11,7 @@ from app.core.errors import ErrorCode, Failure
 from app.core.sequences import END_SEQUENCES, missing_start
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.routing.pool import ReplicaPool
-from app.routing.sequence_call import LOST, SequenceCall, StaleSequences, rank
+from app.routing.sequence_call import LOST, SequenceCall, StaleSequences, missing, rank
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start
 from tests.waiting import until
 
@@ -74,7 +74,13 @@ async def test_live_sequence_stays_when_replicas_are_added(pools: list[ReplicaPo
     sink = Sink()
     first, second, _ = ordered(replicas, 7)
     for _number in range(3):
-        SequenceCall(pools[0].channels_for(7), turn(7), sink, lost=False, stale=StaleSequences())
+        SequenceCall(
+            pools[0].channels_for(7),
+            turn(7),
+            sink,
+            explain=partial(missing, lost=False),
+            stale=StaleSequences(),
+        )
         await until(lambda: bool(first.held))
         refuse(first)  # it came after the sequence started at the second
         await until(lambda: bool(second.held))
@@ -87,7 +93,9 @@ async def test_missing_sequence_is_reported(pools: list[ReplicaPool], start: Sta
     await connect(pools, *replicas)
     sink = Sink()
     for lost, cause in ((False, ""), (True, LOST)):
-        SequenceCall(pools[0].channels_for("x"), turn("x"), sink, lost, StaleSequences())
+        SequenceCall(
+            pools[0].channels_for("x"), turn("x"), sink, partial(missing, lost=lost), StaleSequences()
+        )
         for replica in ordered(replicas, "x"):
             await until(partial(_asked, replica))
             refuse(replica)
@@ -112,7 +120,9 @@ async def test_cancel_reaches_the_replica_that_has_it(pools: list[ReplicaPool], 
     await connect(pools, *replicas)
     sink = Sink()
     first, second = ordered(replicas, 7)
-    call = SequenceCall(pools[0].channels_for(7), turn(7), sink, lost=False, stale=StaleSequences())
+    call = SequenceCall(
+        pools[0].channels_for(7), turn(7), sink, explain=partial(missing, lost=False), stale=StaleSequences()
+    )
     await until(lambda: bool(first.held))
     refuse(first)
     await until(lambda: bool(second.held))
@@ -125,7 +135,9 @@ async def test_end_reaches_the_replicas_that_were_not_asked(pools: list[ReplicaP
     await connect(pools, *replicas)
     sink, stale = Sink(), StaleSequences()
     first, second, third = ordered(replicas, 7)
-    SequenceCall(pools[0].channels_for(7), turn(7, end=True), sink, lost=False, stale=stale)
+    SequenceCall(
+        pools[0].channels_for(7), turn(7, end=True), sink, explain=partial(missing, lost=False), stale=stale
+    )
     await until(lambda: bool(first.held))
     refuse(first)
     await until(lambda: bool(second.held))
@@ -163,7 +175,13 @@ class Receiver:
 
     def __init__(self, pool: ReplicaPool) -> None:
         self.answered = False
-        self.call = SequenceCall(pool.channels_for(7), turn(7), self.take, lost=False, stale=StaleSequences())
+        self.call = SequenceCall(
+            pool.channels_for(7),
+            turn(7),
+            self.take,
+            explain=partial(missing, lost=False),
+            stale=StaleSequences(),
+        )
 
     def take(self, response: InferResponse) -> None:
         self.answered = response.final
