@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from functools import partial
 from types import FrameType
 
 from app.console.console import Console
@@ -41,15 +42,16 @@ def run(settings: ServerSettings) -> int:
         )
     from ray import serve
 
-    from app.main import APPLICATION, compose, is_ours
+    from app.main import APPLICATION, compose, is_ours, new_key, remove_files
     from app.ray_adapter.applications import ask_often
 
     ask_often()
-    supervisor = Supervisor(owned, APPLICATION, settings.server.exit_timeout_s)
+    key = new_key()
+    supervisor = Supervisor(owned, APPLICATION, settings.server.exit_timeout_s, partial(remove_files, key))
     stop = _stop_on_signal(supervisor)  # after ray.init, which installs handlers of its own
     try:
         serve.start(proxy_location="Disabled")
-        target = serve.RunTarget(compose(settings), APPLICATION, None, external_scaler_enabled=True)
+        target = serve.RunTarget(compose(settings, key), APPLICATION, None, external_scaler_enabled=True)
         serve.run_many([target])
         if not _loaded(stop, console):
             return 1

@@ -1,12 +1,14 @@
 """The composition root: makes the Serve application from the settings."""
 
 import secrets
+import shutil
 from collections.abc import Collection
 from typing import Any
 
 from ray import serve
 from ray.serve.deployment import Application
 
+from app.ingress.client_memory.region_files import region_directory
 from app.ray_adapter.node import NODE_ADDRESS
 from app.routing.table import RoutingTable, decode_table
 from app.settings.load import from_args
@@ -30,15 +32,16 @@ def build(args: dict[str, Any]) -> Application:
     Raises:
         SettingsError: an unknown or contradictory setting, in one line.
     """
-    return compose(from_args(args))
+    return compose(from_args(args), new_key())
 
 
-def compose(settings: ServerSettings) -> Application:
-    """Bind the repository manager and the ingress that follows it.
+def new_key() -> bytes:
+    """Return a key for the channels of a server, which survives a restart of its processes."""
+    return secrets.token_bytes(32)
 
-    The channel key is made here, so that it survives a restart of either of them.
-    """
-    key = secrets.token_bytes(32)
+
+def compose(settings: ServerSettings, key: bytes) -> Application:
+    """Bind the repository manager and the ingress that follows it, with a `new_key`."""
     manager = _deployment(
         stand_in("RepositoryManager"),
         name=MANAGER,
@@ -76,6 +79,11 @@ def _placement(settings: ServerSettings) -> dict[str, Any]:
 def is_ours(application: str, deployments: Collection[str]) -> bool:
     """Return whether an application with these deployments is the server's, or one of its models."""
     return application == APPLICATION or is_model_application(application, deployments)
+
+
+def remove_files(key: bytes) -> None:
+    """Remove what a server leaves on this node that was killed: shared memory that clients had registered."""
+    shutil.rmtree(region_directory(key), ignore_errors=True)
 
 
 def routing_table() -> RoutingTable:

@@ -4,7 +4,6 @@ A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a d
 """
 
 import asyncio
-import hashlib
 import logging
 import os
 import time
@@ -22,9 +21,10 @@ from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.log import configure_logging
 from app.core.observability.trace_settings import TraceSettings
-from app.core.private_files import private_root, socket_root
+from app.core.private_files import socket_root
 from app.core.tensors import InferRequest
 from app.ingress.access.guard import Guard
+from app.ingress.client_memory.region_files import region_directory
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.cluster_report import ClusterReport
 from app.ingress.exit_report import ExitReport
@@ -150,7 +150,7 @@ class Ingress:
         limits = WaitingLimits(waiting.waiting_requests, waiting.waiting_bytes, waiting.waiting_s)
         room = self._router.waiting = WaitingRoom(self._router, self._manager.demand, limits)
         use = UseReports(self._router, self._manager) if waiting.memory_bytes else None
-        shared_memory = SharedMemory(_region_directory(self._key), settings.devices.allow_client_shm)
+        shared_memory = SharedMemory(region_directory(self._key), settings.devices.allow_client_shm)
         self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)
         live = LiveSettings(settings.log, TraceSettings(settings.trace))
         alone = settings.ingress.replicas == 1
@@ -231,9 +231,3 @@ class Ingress:
         if table.live is not None:
             self._router.broadcast_control("log", msgspec.to_builtins(table.live.log))
         self._routing.set()
-
-
-def _region_directory(key: bytes) -> str:
-    """Return the directory for the shared memory regions of a node; each start of a server has its own."""
-    server = hashlib.sha256(b"regions" + key).hexdigest()[:16]
-    return os.path.join(private_root(), f"regions-{server}")

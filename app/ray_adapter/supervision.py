@@ -5,9 +5,12 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
+from app.core.private_files import socket_root
 from app.core.processes import Process, arguments, descendants, kill_descendants, reap_adopted
+from app.core.unix_sockets import remove_dead
 from app.ray_adapter.cluster import Ours, disconnect, retire
 from app.ray_adapter.cluster_health import ClusterHealth, controller_part, next_turn, node_parts
 from app.ray_adapter.local.attempts import start_again
@@ -38,13 +41,21 @@ class Supervisor:
         owned: the program has started the cluster; in another, it ends nothing but itself.
         application: of the ingress and the manager. Models are left to Serve's health checks.
         exit_timeout_s: time for requests in flight when it stops.
+        clean: removes files of the server, when every process of a cluster of its own has ended.
     """
 
-    def __init__(self, owned: bool, application: str, exit_timeout_s: float) -> None:
+    def __init__(
+        self,
+        owned: bool,
+        application: str,
+        exit_timeout_s: float,
+        clean: Callable[[], None] = lambda: None,
+    ) -> None:
         import ray._private.worker as ray_worker
 
         node: Any = vars(ray_worker)["_global_node"]
         self._owned = owned
+        self._clean = clean
         self._application = application
         self._titles = tuple(title.format(application=application) for title in _TITLES)
         self._stop_s = exit_timeout_s + _STOP_S
@@ -74,7 +85,7 @@ class Supervisor:
         if not self._leaving:
             self._leaving = True
             reason = f"error: not stopped within {self._stop_s:g} s: ending every process"
-            late = threading.Timer(self._stop_s, abandon, [reason])
+            late = threading.Timer(self._stop_s, self._abandon, [reason])
             late.daemon = True
             late.start()
 
@@ -85,8 +96,7 @@ class Supervisor:
         self._left = True
         self._thread.join(_CLOSE_S)  # its connections end first: gRPC would print that their other ends have
         disconnect(self._owned)
-        if self._owned:
-            kill_descendants()
+        self._end_all()
 
     async def _run(self) -> None:
         watching = asyncio.create_task(self._health.watch())
@@ -96,7 +106,7 @@ class Supervisor:
             if reason and self._owned and not (self._ready or self._leaving):
                 start_again(reason)
             elif reason:
-                abandon(f"error: {reason}")
+                self._abandon(f"error: {reason}")
             elif self._owned:
                 self._end_hanging(now)
             await next_turn(_LOOK_S)
@@ -123,6 +133,20 @@ class Supervisor:
             if now - since >= _STOPPED_S:
                 _end(each, each.fault)
 
+    def _abandon(self, reason: str) -> NoReturn:
+        """Print why, end everything, and exit with 1, whatever threads of the program wait for."""
+        print(reason, file=sys.stderr, flush=True)
+        self._end_all()
+        sys.stdout.flush()
+        os._exit(1)
+
+    def _end_all(self) -> None:
+        """Kill every process below this one, in a cluster of its own, and remove the files of them."""
+        if self._owned:
+            kill_descendants()
+            remove_dead(socket_root())
+            self._clean()
+
     def _is_vital(self, process: Process) -> bool:
         return any(word.startswith(self._titles) for word in arguments(process.pid)[:1])
 
@@ -132,11 +156,3 @@ def _end(process: Process, reason: str) -> None:
         title = " ".join(arguments(process.pid)).strip()
         print(f"{title} (pid {process.pid}) {reason}: killed", file=sys.stderr, flush=True)
         process.kill()
-
-
-def abandon(reason: str) -> NoReturn:
-    """Print why, kill every process below this one, and exit with 1, whatever threads of it wait for."""
-    print(reason, file=sys.stderr, flush=True)
-    kill_descendants()
-    sys.stdout.flush()
-    os._exit(1)

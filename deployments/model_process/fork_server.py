@@ -83,11 +83,12 @@ def _forked(listener: socket.socket, idle_s: float) -> Request | None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     forks: dict[int, socket.socket] = {}
+    bound = _inode(listener)
     while True:
         waiting: list[Any] = [listener, reading]
         ready, _, _ = select.select(waiting, [], [], None if forks else idle_s)
         if not ready and not forks:
-            _retire(listener)
+            _retire(listener, bound)
             return None
         if reading in ready:
             with suppress(BlockingIOError):
@@ -109,10 +110,21 @@ def _forked(listener: socket.socket, idle_s: float) -> Request | None:
             os.close(given)
 
 
-def _retire(listener: socket.socket) -> None:
-    """Remove the socket; who has just connected finds the connection closed, and starts another server."""
+def _inode(listener: socket.socket) -> int:
+    """Return what the file of a socket is known by; 0 without one."""
     with suppress(FileNotFoundError):
-        os.unlink(listener.getsockname())
+        return os.stat(listener.getsockname()).st_ino
+    return 0
+
+
+def _retire(listener: socket.socket, bound: int) -> None:
+    """Remove the socket; who has just connected finds the connection closed, and starts another server.
+
+    The file may be another server's by now, when this one was stopped for long.
+    """
+    if bound == _inode(listener):
+        with suppress(FileNotFoundError):
+            os.unlink(listener.getsockname())
 
 
 def _received(connection: socket.socket) -> Request | None:

@@ -1,11 +1,9 @@
 """Starts the process of a Python model by a fork server, and that one where none runs."""
 
-import fcntl
+import errno
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,6 +11,7 @@ import msgspec
 
 from app.core.encoding import to_msgpack
 from app.core.installation import SERVER_PYTHON
+from app.core.unix_sockets import listen_unix
 from app.ray_adapter.local.model_environment import model_environment, model_umask
 from deployments.model_process import fork_server
 from deployments.replica.replica import Place
@@ -20,8 +19,8 @@ from deployments.replica.replica import Place
 _TITLE: Final = " " * 256
 """Room for the title of a process, which is written over its arguments."""
 _TRIES: Final = 3
-_ANSWER_S: Final = 60.0
-"""For the imports of a server that has just been started, on a busy machine."""
+_ANSWER_S: Final = 30.0
+"""For the imports of a server that has just been started, on a busy machine. One that takes longer hangs."""
 _IDLE_S: Final = 60.0
 
 
@@ -79,11 +78,15 @@ def start_process(name: str, start: Start, activity: int, directory: str, server
     environment = {os.fsencode(variable): os.fsencode(value) for variable, value in variables.items()}
     umask = model_umask(os.environ)
     request = to_msgpack((os.getcwdb(), umask, environment, name, to_msgpack(start)))
+    path = os.path.join(directory, f"{server}.sock")
     error: Exception | None = None
     for _ in range(_TRIES):  # a server that is about to end may have accepted the first
         try:
-            return _ask(request, activity, os.path.join(directory, f"{server}.sock"))
-        except (ConnectionError, TimeoutError) as failed:
+            return _ask(request, activity, path)
+        except TimeoutError as failed:
+            Path(path).unlink(missing_ok=True)  # it hangs: the next try starts another
+            error = failed
+        except ConnectionError as failed:
             error = failed
     raise OSError(f"the fork server does not answer: {error}")
 
@@ -115,30 +118,23 @@ def _ask(request: bytes, activity: int, path: str) -> Started:
 
 def _connect(sock: socket.socket, path: str) -> None:
     """Connect to a fork server; start one where none listens."""
-    with suppress(FileNotFoundError, ConnectionRefusedError):
+    try:
         sock.connect(path)
-        return
-    with _locked(os.path.dirname(path)):
-        try:
-            sock.connect(path)  # another has started it meanwhile
-        except (FileNotFoundError, ConnectionRefusedError):
-            _start_server(path)
-            sock.connect(path)
-
-
-@contextmanager
-def _locked(directory: str) -> Iterator[None]:
-    with open(os.path.join(directory, "models.lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    except (FileNotFoundError, ConnectionRefusedError):
+        _start_server(path)
+        sock.connect(path)
 
 
 def _start_server(path: str) -> None:
-    Path(path).unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        os.chmod(path, 0o600)
-        listener.listen(socket.SOMAXCONN)
+    """Start a fork server, unless another process has done so meanwhile: it listens before it runs."""
+    try:
+        listener = listen_unix(path)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return
+    with listener:
+        listener.setblocking(True)
         subprocess.run(
             [str(SERVER_PYTHON), "-u", fork_server.__file__, str(listener.fileno()), str(_IDLE_S), _TITLE],
             pass_fds=[listener.fileno()],

@@ -44,8 +44,8 @@ _PROTOCOLS: Final = {"HTTP": tritonclient.http, "gRPC": tritonclient.grpc}
 TARGETS: Final = {
     "replica, lone": ("replica add_one:1:add_one", _LONE),
     "replica, one of two": ("replica paired:1:paired", _PAIRED),
-    "process of a model, lone": ("model add_one:1:add_one", _LONE),
-    "process of a model, one of two": ("model paired:1:paired", _PAIRED),
+    "process of a model, lone": ("model add_one:1", _LONE),
+    "process of a model, one of two": ("model paired:1", _PAIRED),
     "fork server of models": ("fork server of models", _LONE),
     "ingress, one of two": ("replica nereid:ingress", _LONE),
     "manager": ("replica nereid:repository-manager", _LONE),

@@ -23,10 +23,17 @@ from typing import Final
 import msgspec
 
 from app.core.errors import ErrorCode, InferError, not_found, unavailable
+from app.core.private_files import private_root
 
 MAX_REGIONS: Final = 4096
 _MAX_CACHED: Final = 64
 """Descriptors that stay open between requests: opening a file costs ten times as much as locking it."""
+
+
+def region_directory(key: bytes) -> str:
+    """Return the directory for the regions of a node; each start of a server has its own key."""
+    server = hashlib.sha256(b"regions" + key).hexdigest()[:16]
+    return os.path.join(private_root(), f"regions-{server}")
 
 
 class Region(msgspec.Struct, frozen=True):

@@ -14,10 +14,11 @@ from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.inference import Cancel, cancel_nothing
 from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, failed
+from app.core.unix_sockets import listen_unix
 from app.transport.channel.compiled_ends import server_end
 from app.transport.channel.connection import Connection
 from app.transport.channel.handshake import Peer, check_key, greet_client
-from app.transport.channel.sockets import adopt_socket, listen_tcp, listen_unix, tcp_address, tune_tcp
+from app.transport.channel.sockets import adopt_socket, listen_tcp, tcp_address, tune_tcp
 from app.transport.memory.arena import ArenaWriter
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
@@ -247,7 +248,7 @@ class ChannelServer:
         """Start to listen and return the addresses for `Channel.connect`, the unix one first.
 
         Raises:
-            OSError: an address cannot be used; see `sockets.listen_unix` for the conditions on a path.
+            OSError: an address cannot be used; see `listen_unix` for the conditions on a path.
         """
         addresses = []
         if unix_path is not None:

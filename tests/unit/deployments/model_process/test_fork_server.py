@@ -163,3 +163,40 @@ def test_a_server_that_was_killed_is_replaced(sockets: Path) -> None:
     with started(sockets) as process:
         assert ended(process) == 1
     assert not alive(server)
+
+
+def test_a_server_that_hangs_is_replaced(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started(sockets) as process:
+        ended(process)
+    (server,) = servers(sockets)
+    os.kill(server, signal.SIGSTOP)
+    ask, waits = starts._ask, iter([0.2])
+
+    def ask_impatiently(request: bytes, activity: int, path: str) -> Started:
+        monkeypatch.setattr(starts, "_ANSWER_S", next(waits, 30.0))
+        return ask(request, activity, path)
+
+    monkeypatch.setattr(starts, "_ask", ask_impatiently)
+    try:
+        with started(sockets) as process:
+            assert ended(process) == 1
+        (other,) = set(servers(sockets)) - {server}
+    finally:
+        os.kill(server, signal.SIGCONT)
+    until(lambda: not psutil.Process(server).children())
+    with started(sockets) as process:
+        assert ended(process) == 1
+    assert alive(other)
+
+
+def test_sockets_of_servers_that_were_killed_are_removed(sockets: Path) -> None:
+    """Each start of a Nereid server has a fork server of its own, which is killed at its end."""
+    dead, living = sockets / "models-0123abcd.sock", sockets / "models-abcd.sock"
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
+        one.bind(str(dead))
+        other.bind(str(living))
+        other.listen()
+        one.close()
+        with started(sockets) as process:
+            ended(process)
+        assert not dead.exists() and living.exists()

@@ -56,6 +56,10 @@ def test_a_fork_server_that_ends_leaves_no_socket(tmp_path: Path) -> None:
     path = tmp_path / "models.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        fork_server._retire(listener)
+        bound = fork_server._inode(listener)
+        fork_server._retire(listener, bound)
         assert not path.exists()
-        fork_server._retire(listener)  # as when what cleans folders was faster
+        fork_server._retire(listener, bound)  # as when what cleans folders was faster
+        path.touch()
+        fork_server._retire(listener, -1)
+        assert path.exists(), "it is of another server"

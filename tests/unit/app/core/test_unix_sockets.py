@@ -1,4 +1,4 @@
-"""Directories and sockets of this user's own."""
+"""Sockets in directories of this user's own."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.transport.channel.sockets import listen_unix
+from app.core.unix_sockets import listen_unix
 
 
 def gone_pid() -> int:
