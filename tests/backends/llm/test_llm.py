@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.core.tensors import InferResponse
+from app.core.tensors import InferRequest, InferResponse
 from backends.base import Model
 from tests.backends.packaged import serve_model, write_models
 from tests.unit.backend_harness import Call, Served, config, infer
@@ -57,12 +57,17 @@ def expected(repository: Path) -> dict[str, str]:
 
 
 def ask(served: Served, prompt: str, parameters: dict[str, Any] | None = None, **inputs: bool) -> Call:
-    """Start one request; the most probable text unless `parameters` say otherwise."""
+    """Start one request; see `text_request`."""
+    return served(text_request(prompt, parameters, **inputs))[0]
+
+
+def text_request(prompt: str, parameters: dict[str, Any] | None = None, **inputs: bool) -> InferRequest:
+    """Return a request; for the most probable text unless `parameters` say otherwise."""
     sampling = {"temperature": 0, "max_tokens": TOKENS, **(parameters or {})}
     arrays = {name: np.array([value]) for name, value in inputs.items()}
     arrays["text_input"] = np.array([prompt], np.object_)
     arrays["sampling_parameters"] = np.array([json.dumps(sampling)], np.object_)
-    return served(infer(arrays))[0]
+    return infer(arrays)
 
 
 def outputs(response: InferResponse) -> dict[str, Any]:
@@ -176,8 +181,9 @@ def test_penalties(small: Served) -> None:
 def test_cancellation(small: Served, stream: bool) -> None:
     """The client leaves while others fill the batch; `tests/unit` has one that leaves later."""
     others = [ask(small, "The old", {"max_tokens": 100, "ignore_eos": True}) for _ in range(4)]
-    call = ask(small, "The old", stream=stream)
+    call = Call(text_request("The old", stream=stream))
     call.cancelled = True
+    small.backend.instance_execute(small.instance, [call])
     (response,) = call.wait()
     assert response.failure is not None
     assert (response.failure.code, response.failure.message) == (
