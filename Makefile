@@ -81,13 +81,13 @@ BACKENDS_VENV := .venv-backends
 test-backends: $(BACKENDS_VENV)/.installed models
 	XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends tests/unit/app/engine/test_loads_at_once.py
 
-# What is compiled, under the sanitizers of GCC. Python's own leaks are not of interest.
-test-sanitizers: export TMPDIR := $(abspath build/sanitizers)
+# What is compiled, under the sanitizers of GCC. Python's own leaks are not of interest. What is built is not for other
+# runs, and has a short path: those of sockets are limited.
 test-sanitizers: export CXX := $(abspath tests/unit/backends/cpp/sanitized.sh)
 test-sanitizers: export ASAN_OPTIONS := detect_leaks=0
 test-sanitizers: $(VENV)/.installed-test native
-	@mkdir -p -m 700 $(TMPDIR)
-	tests/unit/app/native/sanitized.sh $(TMPDIR) $(abspath $(BIN)/python)
+	TMPDIR=$$(mktemp -d) && export TMPDIR && trap 'rm -rf "$$TMPDIR"' EXIT && \
+	tests/unit/app/native/sanitized.sh "$$TMPDIR" $(abspath $(BIN)/python) && \
 	LD_PRELOAD=$$(c++ -print-file-name=libasan.so) $(BIN)/python -m pytest tests/unit/backends/cpp -k 'not test_build'
 
 # Needs TRITONSERVER, the command of a tritonserver that has the Python backend.
