@@ -39,6 +39,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "migrate": Command("app.commands.migrate", "Make a repository of the models of another server."),
     "new": Command("app.commands.new.command", "Make a model's directory from a file, a folder or nothing."),
     "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),
+    "rollback": Command(
+        "app.commands.rollout.rollback", "Go back at once to the version of a model that served before."
+    ),
     "rollout": Command("app.commands.rollout.command", "Show, change and compare rollouts of new versions."),
     "serve": Command("app.commands.serve", "Serve a file, a folder or a model as it stands.", serves=True),
     "status": Command("app.commands.status", "Print addresses, models and processes of a server."),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.core.errors import InferError, unsupported
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tasks import Tasks
 from app.engine.local_replica import LocalApplications
@@ -130,6 +131,10 @@ class LocalRepository:
         raise unsupported("there are no rollouts in a server of one process")
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
+        """Refuse: rollouts need a cluster."""
+        raise unsupported("there are no rollouts in a server of one process")
+
+    async def rollout_history(self, name: str) -> RolloutHistory:
         """Refuse: rollouts need a cluster."""
         raise unsupported("there are no rollouts in a server of one process")
 

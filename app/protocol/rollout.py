@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from app.core.errors import invalid_arg
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.report import figures
 from app.core.rollout.status import ROLLOUT_ACTIONS, RolloutChange, RolloutStatus
 
@@ -27,6 +28,12 @@ def status_fields(status: RolloutStatus) -> dict[str, Any]:
     """Return what both APIs say of a rollout: its status, and the `figures` of all of its requests."""
     fields: dict[str, Any] = _plain(status)
     return {**fields, "figures": _plain(figures(status.total))}
+
+
+def history_fields(history: RolloutHistory) -> dict[str, Any]:
+    """Return what both APIs say of what a model has served."""
+    fields: dict[str, Any] = _plain(history)
+    return fields
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from app.core.encoding import to_msgpack
 from app.core.errors import InferError, unavailable
 from app.core.processes import Process, process
 from app.core.residency import ResidencyReport, UseReport
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.routing.table import RoutingTable, decode_table
@@ -102,6 +103,11 @@ class ManagerClient:
         encoded = to_msgpack(change)
         status = await self._call(self._handle.change_rollout, name, encoded, who)
         return msgspec.msgpack.decode(status, type=RolloutStatus)
+
+    async def rollout_history(self, name: str) -> RolloutHistory:
+        """Return what a model has served."""
+        found = await self._call(self._handle.rollout_history, name)
+        return msgspec.msgpack.decode(found, type=RolloutHistory)
 
     async def report_outcomes(self, report: OutcomeReport) -> None:
         """Tell what became of the requests of rollouts."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import ErrorCode, InferError
 from app.core.hints import hinted
+from app.core.rollout.history import RejectedVersion, rejection_text
 from app.routing.table import NO_VERSION, UNLOADED, ModelState, VersionEntry
 from deployments.manager.catalog import PollFailure
 from deployments.model_store.layout import ModelEntry
@@ -28,9 +29,15 @@ def not_explicit(mode: str) -> InferError:
 
 
 def index_rows(
-    entries: Iterable[VersionEntry], on_disk: Mapping[str, ModelEntry]
+    entries: Iterable[VersionEntry],
+    on_disk: Mapping[str, ModelEntry],
+    rejected: Mapping[str, Iterable[RejectedVersion]] = {},
 ) -> list[tuple[str, str, str, str]]:
-    """Return name, version, state and reason of every version, and names of models that were never loaded."""
+    """Return name, version, state and reason of every version, and names of models that were never loaded.
+
+    Of `rejected` versions those that are on the disk, with the reason why they get no requests.
+    """
+    left_out = dict(_left_out(on_disk, rejected))
     rows: list[tuple[str, str, str, str]] = []
     known = set()
     for entry in entries:
@@ -40,10 +47,25 @@ def index_rows(
         unread = entry.state is ModelState.UNKNOWN
         state = _state_unloaded(refused) if unread else entry.state.value
         number = "" if entry.version == NO_VERSION else str(entry.version)
-        rows.append((entry.name, number, state, refused or _reason_shown(entry)))
+        why = left_out.pop((entry.name, entry.version), "")
+        reason = refused or (why if entry.unloaded_by_request and why else _reason_shown(entry))
+        rows.append((entry.name, number, state, reason))
+    unavailable = ModelState.UNAVAILABLE.value
+    rows += ((name, str(version), unavailable, why) for (name, version), why in left_out.items())
+    known |= {name for name, _ in left_out}
     never = (model for name, model in on_disk.items() if name not in known)
     rows += ((model.identifier, "", _state_unloaded(model.reason), model.reason) for model in never)
     return sorted(rows)
+
+
+def _left_out(
+    on_disk: Mapping[str, ModelEntry], rejected: Mapping[str, Iterable[RejectedVersion]]
+) -> Iterator[tuple[tuple[str, int], str]]:
+    """Yield rejected versions that are on the disk, and why they were rejected."""
+    for name in on_disk.keys() & rejected.keys():
+        for each in rejected[name]:
+            if each.version in on_disk[name].versions:
+                yield (name, each.version), rejection_text(on_disk[name].name, each)
 
 
 def _reason_shown(entry: VersionEntry) -> str:

@@ -200,6 +200,11 @@ class RepositoryManager:
         await self._ensure_recovered()
         return to_msgpack(self._rollouts.status(self.table.identify(name)))
 
+    async def rollout_history(self, name: str) -> bytes:
+        """Return the `RolloutHistory` of a model; see `RolloutDriver.history`."""
+        await self._ensure_recovered()
+        return to_msgpack(self._rollouts.history(self.table.identify(name)))
+
     async def change_rollout(self, name: str, change: bytes, who: str) -> bytes:
         """Change or start a rollout by a `RolloutChange`, see `RolloutDriver.change`; return its status.
 
@@ -210,7 +215,10 @@ class RepositoryManager:
         self.table.require_started()
         asked = msgspec.msgpack.decode(change, type=RolloutChange)
         try:
-            return to_msgpack(await self._rollouts.change(self.table.identify(name), asked, who))
+            status = await self._rollouts.change(self.table.identify(name), asked, who)
+            if asked.action == "forget" and self._settings.repository.control_mode == "poll":
+                self._background.start(self.lifecycle.load_quietly(self.table.identify(name)))
+            return to_msgpack(status)
         except UnknownModel:
             raise not_found(
                 f"model '{name}' is not in a model repository, so there is no version to roll out"

@@ -37,7 +37,8 @@ class Requests:
     async def index(self) -> list[tuple[str, str, str, str]]:
         """Return name, version, state and reason of every model version, and names of models never loaded."""
         on_disk = await asyncio.to_thread(self._catalog.scan)
-        return load_messages.index_rows(self._lifecycle.effective, on_disk)
+        rejected = self._lifecycle.rollouts.rejected()
+        return load_messages.index_rows(self._lifecycle.effective, on_disk, rejected)
 
     async def load(
         self,

@@ -63,7 +63,7 @@ def _pause(record: Record, change: RolloutChange, who: str, now: float) -> Recor
     if _is_paused(record):
         raise _refused(record, change, f"it is paused already ({record.status.reason})")
     _require_loaded(record, change)
-    return machine.paused(record, "paused on request", now, who)
+    return machine.paused(record, asked("paused", change), now, who)
 
 
 def _resume(record: Record, change: RolloutChange, who: str, now: float) -> Record:
@@ -78,12 +78,13 @@ def _promote(record: Record, change: RolloutChange, who: str, now: float) -> Rec
     if record.status.state is RolloutState.LOADING:
         return machine.planned(record, 100.0, now, who)
     _require_loaded(record, change)
-    promoted = machine.weighted(record, 100.0, now, who, "promoted on request")
+    promoted = machine.weighted(record, 100.0, now, who, asked("promoted", change))
     return machine.with_status(promoted, resumes=None)
 
 
 def _abort(record: Record, change: RolloutChange, who: str, now: float) -> Record:
-    return machine.rolling_back(record, "aborted on request", now, who, RolloutState.ABORTED)
+    what = "rolled back" if change.action == "rollback" else "aborted"
+    return machine.rolling_back(record, asked(what, change), now, who, RolloutState.ABORTED)
 
 
 Action = Callable[[Record, RolloutChange, str, float], Record]
@@ -93,7 +94,13 @@ _ACTIONS: Final[dict[str, Action]] = {
     "resume": _resume,
     "promote": _promote,
     "abort": _abort,
+    "rollback": _abort,
 }
+
+
+def asked(what: str, change: RolloutChange) -> str:
+    """Return what a person has asked for, with the reason if there is one."""
+    return f"{what} on request: {change.why}" if change.why else f"{what} on request"
 
 
 def _is_paused(record: Record) -> bool:

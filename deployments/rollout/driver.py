@@ -10,6 +10,7 @@ import msgspec
 
 from app.core.errors import InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.outcomes import OutcomeReport, Outcomes, StepOutcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
@@ -18,6 +19,7 @@ from deployments.rollout import machine
 from deployments.rollout.changes import changed, started_from
 from deployments.rollout.intervals import Intervals
 from deployments.rollout.machine import Record
+from deployments.rollout.rollback import Rollbacks
 from deployments.rollout.rollouts import Begin, Replicas, Rollouts
 from deployments.rollout.selection import Offer, meant
 
@@ -94,6 +96,7 @@ class RolloutDriver:
         self._models = models
         self._judge = judge
         self._tasks = tasks
+        self._rollbacks = Rollbacks(rollouts, models, tasks)
         self._busy: set[str] = set()
         self._ticks = 0
 
@@ -189,7 +192,20 @@ class RolloutDriver:
         Raises:
             InferError: NOT_FOUND when it never had one.
         """
-        return self._require(name).status
+        record = self._require(name)
+        return msgspec.structs.replace(record.status, rejected=record.barred)
+
+    def history(self, name: str) -> RolloutHistory:
+        """Return what a model has served.
+
+        Raises:
+            InferError: NOT_FOUND when it never served.
+        """
+        events, record = self._rollouts.ledger.events(name), self._rollouts.record(name)
+        if not events and record is None:
+            raise not_found(f"model '{name_of(name)}' has served nothing yet, so there is no history of it")
+        version = self._rollouts.answering(name, self._models.ready(name))
+        return RolloutHistory(name_of(name), version, events, record.barred if record is not None else ())
 
     def _require(self, name: str) -> Record:
         record = self._rollouts.record(name)
@@ -208,6 +224,10 @@ class RolloutDriver:
         """
         if change.action == "start":
             await self._start(name, change, who)
+        elif change.action == "rollback":
+            await self._go_back(name, change, who)
+        elif change.action == "forget":
+            await self._rollbacks.forget(self._require(name), change, who)
         else:
             self._require(name)
             await self._change(name, lambda old, now: changed(old, change, who, now))
@@ -244,6 +264,18 @@ class RolloutDriver:
         await self._models.publish_and_wait()
         if failure:
             raise invalid_arg(failure)
+
+    async def _go_back(self, name: str, change: RolloutChange, who: str) -> None:
+        """Serve what served before; a rollout that is on is aborted first."""
+        record = self._rollouts.record(name)
+        if record is not None and record.on:
+            if record.status.state is not RolloutState.ROLLING_BACK:
+                await self._rollouts.change(name, lambda old, now: changed(old, change, who, now))
+                await self._models.publish_and_wait()
+            if change.version in (None, record.status.stable):
+                return
+            await self._roll_back(self._require(name))
+        await self._rollbacks.go_back(name, change, who)
 
     async def _begin(self, offer: Offer, change: RolloutChange, who: str) -> Record:
         name, last = offer.name, self._rollouts.record(offer.name)
@@ -292,12 +324,24 @@ def _check_start(offer: Offer, last: Record | None, stable: int | None, wanted: 
         )
     if stable is None:
         raise invalid_arg(f"no version of model '{model}' is loaded: load it, a first load needs no rollout")
-    if wanted is not None and wanted not in offer.versions:
+    if wanted is not None and wanted < stable and wanted in (*offer.on_disk, *offer.ready):
         raise invalid_arg(
-            f"model '{model}' has no version {wanted} that its version policy selects; it has {selected}"
+            f"version {wanted} is older than version {stable}, which serves: "
+            f"'nereid rollback {model} --to {wanted}' goes back to it at once"
+        )
+    if wanted is not None and wanted not in offer.on_disk:
+        there = ", ".join(map(str, offer.on_disk)) or "none"
+        raise invalid_arg(f"model '{model}' has no version {wanted} in its repository; it has {there}")
+    if wanted is not None and wanted > newest:
+        raise invalid_arg(
+            f"the version policy of model '{model}' selects {selected} and not {wanted}, which would be "
+            "unloaded after the rollout: name it in 'version_policy' of config.pbtxt, then start it"
         )
     if wanted not in (None, newest):
-        raise invalid_arg(f"version {wanted} is older than version {newest}, which would be served after it")
+        raise invalid_arg(
+            f"version {wanted} is older than version {newest}, which would be served after it: start version "
+            f"{newest}, or 'nereid rollback {model} --to {wanted}' serves version {wanted} at once instead"
+        )
     if newest <= stable:
         raise invalid_arg(
             f"there is nothing to roll out: requests to model '{model}' without a version mean version "

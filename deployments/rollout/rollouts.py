@@ -14,7 +14,7 @@ import msgspec
 
 from app.core.errors import invalid_arg
 from app.core.identifiers import name_of
-from app.core.rollout.history import rejection_text
+from app.core.rollout.history import RejectedVersion, ServedEvent, rejection_text
 from app.core.rollout.outcomes import OutcomeReport, StepOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import WHOLE, Split
@@ -249,9 +249,27 @@ class Rollouts:
 
     async def served(self, name: str, ready: Collection[int], why: str) -> None:
         """Note in the history of a model which version answers requests without one, after a load."""
+        await self.ledger.load(name, self.answering(name, ready), self._clock(), why)
+
+    def answering(self, name: str, ready: Collection[int]) -> int:
+        """Return the version of a model that answers requests without one; 0 for none."""
         record = self._records.get(name)
-        version = answering(record) if record is not None and record.on else max(ready, default=0)
-        await self.ledger.load(name, version, self._clock(), why)
+        on = record is not None and record.on and ready
+        return answering(record) if record is not None and on else max(ready, default=0)
+
+    async def put(self, record: Record, event: ServedEvent) -> None:
+        """Replace the record of a model whose rollout is over; note this in its history."""
+        async with self._locks[record.name]:
+            await self._keep(record, noted=False)
+        await self.ledger.note(record.name, event)
+
+    def now(self) -> float:
+        """Return the time, in Unix seconds."""
+        return self._clock()
+
+    def rejected(self) -> dict[str, tuple[RejectedVersion, ...]]:
+        """Return the versions that get no requests, by model."""
+        return {name: record.barred for name, record in self._records.items() if record.barred}
 
     async def unloaded(self, name: str) -> None:
         """End the rollout of a model that is unloaded."""
@@ -275,7 +293,7 @@ class Rollouts:
                 await self._keep(new)
             return self._records[name]
 
-    async def _keep(self, record: Record) -> None:
+    async def _keep(self, record: Record, noted: bool = True) -> None:
         before, status = self._records.get(record.name), record.status
         self._records[record.name] = record
         await self._store.write(record)
@@ -287,7 +305,8 @@ class Rollouts:
         if before is None or before.status.history[-1] is not event:
             shown = record.text, event.state.value, status.percent, event.who, event.why
             logger.info("%s: %s at %g %% (%s: %s)", *shown)
-            await self.ledger.step(record.name, status)
+            if noted:
+                await self.ledger.step(record.name, status)
 
     async def save(self, name: str) -> None:
         """Store the counters of a rollout."""

@@ -68,7 +68,7 @@ def choose(offer: Offer, last: Record | None) -> Choice:
         offer: the model.
         last: its rollout that is on, or its last one.
     """
-    skips = _rejected(offer, offer.versions, last)
+    skips = rejected(offer, offer.versions, last)
     skipped = {each.version for each in skips}
     remaining = offer._replace(versions=tuple(v for v in offer.versions if v not in skipped))
     if last is not None and last.on:
@@ -82,7 +82,7 @@ def choose(offer: Offer, last: Record | None) -> Choice:
     return _beside(remaining, current, begins=newest)
 
 
-def _rejected(offer: Offer, versions: Iterable[int], last: Record | None) -> tuple[RejectedVersion, ...]:
+def rejected(offer: Offer, versions: Iterable[int], last: Record | None) -> tuple[RejectedVersion, ...]:
     """Return which of these versions were rejected as they are."""
     barred = last.barred if last is not None else ()
     present = (each for each in barred if each.version in versions)
@@ -96,7 +96,7 @@ def _without_rejected(remaining: Offer, last: Record) -> Choice:
         return _beside(remaining, meant_before)
     if remaining.versions:
         return Choice(remaining.versions)
-    tried = {each.version for each in _rejected(remaining, remaining.on_disk, last)}
+    tried = {each.version for each in rejected(remaining, remaining.on_disk, last)}
     if left := [version for version in remaining.on_disk if version not in tried]:
         return Choice((max(left),))
     return _beside(remaining, meant_before)  # as it runs, or nothing

@@ -1,6 +1,7 @@
 """`nereid rollout`: what a rollout does, changes of it, and the comparison of its versions."""
 
 import argparse
+import getpass
 import sys
 import time
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ import msgspec
 import yaml
 
 from app.commands.rollout.page import page
-from app.commands.rollout.text import comparison, line, screen
+from app.commands.rollout.text import comparison, history_lines, line, screen
 from app.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus
 
 _ABOUT: Final = "Show, change and compare: how a new version of a model takes over its requests."
@@ -24,6 +26,8 @@ _EXAMPLES: Final = """examples:
   nereid rollout promote resnet                  # all requests, now
   nereid rollout abort resnet                    # no requests, now
   nereid rollout report resnet --html ab.html    # both versions compared, as a page
+  nereid rollback resnet                         # to what served before the last rollout
+  nereid rollout history resnet                  # what has served, since when, by whom and why
 
 exit status: 0 the rollout is on or has succeeded, or was aborted as asked; 1 it has failed or was aborted, or
 the server refuses; 2 the arguments are wrong"""
@@ -35,16 +39,24 @@ _HELP: Final = {
     "resume": "go on",
     "promote": "give the new version all requests",
     "abort": "give the new version no requests, and unload it",
+    "rollback": "go back at once to the version that served before, also after the rollout",
+    "forget": "let versions be tried again that were rolled back",
+    "history": "what has served, when, why and by whom that was changed, and what is rejected",
     "report": "compare both versions: counts, error rates, latencies and outputs",
 }
 _FAILURES: Final = {
     **dict.fromkeys(_HELP, (RolloutState.FAILED, RolloutState.ABORTED, RolloutState.ROLLING_BACK)),
     "abort": (),
+    "rollback": (),
+    "forget": (),
 }
 """The states in which a command has not led to what it is for."""
 _CHANGE_S: Final = 3600.0
 """A start answers when its version is loaded."""
 _WATCH_S: Final = 1.0
+_MOST_WHY: Final = 200
+_MOST_USER: Final = 64
+"""Characters that the server takes."""
 _MOST_MISSED: Final = 60
 """Questions without an answer, one after the other, which a watch endures: the rollout goes on meanwhile."""
 _LINE_S: Final = 10.0
@@ -55,7 +67,11 @@ pause = time.sleep
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status."""
-    options = _parser().parse_args(argv)
+    return run(_parser().parse_args(argv))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a command whose arguments were read; return its exit status."""
     api = _api(options)
     if api is None:
         return 1
@@ -69,6 +85,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(api: Api, options: argparse.Namespace) -> int:
+    if options.command == "history":
+        return _history(api, options)
     if options.command == "report":
         return _report(_status(api, options.model), options.html)
     status = _status(api, options.model) if options.command == "status" else _changed(api, options)
@@ -89,14 +107,21 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, text in _HELP.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        command.add_argument("model", metavar="MODEL")
-        _add_options(name, command)
-        command.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")
-        text = "certificate, in PEM, of the authority that has signed the server's; by default the system's"
-        command.add_argument("--ca-file", metavar="FILE", dest="ca", default="", help=text)
-        add_pid(command)
-        add_token(command)
+        add_arguments(name, command)
     return parser
+
+
+def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
+    """Add the arguments of one of the commands."""
+    command.add_argument("model", metavar="MODEL")
+    _add_options(name, command)
+    if name in ("promote", "pause", "abort", "rollback", "forget"):
+        command.add_argument("--why", metavar="TEXT", help="a reason, for the history")
+    command.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")
+    text = "certificate, in PEM, of the authority that has signed the server's; by default the system's"
+    command.add_argument("--ca-file", metavar="FILE", dest="ca", default="", help=text)
+    add_pid(command)
+    add_token(command)
 
 
 def _add_options(name: str, command: argparse.ArgumentParser) -> None:
@@ -108,7 +133,14 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--weight", type=float, metavar="PERCENT", help=text)
         text = "fields as in rollout.yaml, instead of those of that file"
         command.add_argument("--spec", type=_fields, metavar="FILE", help=text)
-    if name == "report":
+    if name in ("rollback", "forget"):
+        to, what = ("--to", "go back to") if name == "rollback" else ("--version", "forget")
+        default = "what served before" if name == "rollback" else "all that were rejected"
+        text = f"version to {what}; by default {default}"
+        command.add_argument(to, type=int, metavar="VERSION", dest="version", help=text)
+    if name == "history":
+        command.add_argument("--json", action="store_true", help="print it as the server answers")
+    elif name == "report":
         command.add_argument("--html", metavar="FILE", help="write a page for a browser")
     else:
         command.add_argument("--watch", action="store_true", help="show the progress until it is over")
@@ -141,10 +173,30 @@ def _status(api: Api, model: str) -> RolloutStatus:
 
 
 def _changed(api: Api, options: argparse.Namespace) -> RolloutStatus:
-    given = {name: getattr(options, name, None) for name in ("candidate", "weight", "spec")}
-    body = msgspec.json.encode(RolloutChange(options.command, **given))
+    given: dict[str, Any] = {
+        name: getattr(options, name, None) for name in ("candidate", "weight", "spec", "version")
+    }
+    why = (getattr(options, "why", None) or "")[:_MOST_WHY]
+    body = msgspec.json.encode(RolloutChange(options.command, **given, why=why, user=_user()))
     path = f"/v2/repository/models/{quote(options.model, safe='')}/rollout"
     return msgspec.json.decode(api.ask("POST", path, body, _CHANGE_S), type=RolloutStatus)
+
+
+def _user() -> str:
+    """Return the name of this user, for the history of a server without tokens."""
+    try:
+        return getpass.getuser()[:_MOST_USER]
+    except (KeyError, OSError):
+        return ""
+
+
+def _history(api: Api, options: argparse.Namespace) -> int:
+    answer = api.ask("GET", f"/v2/models/{quote(options.model, safe='')}/rollout/history")
+    if options.json:
+        print(answer.decode())
+    else:
+        _print(history_lines(msgspec.json.decode(answer, type=RolloutHistory)))
+    return 0
 
 
 def _watched(api: Api, status: RolloutStatus) -> RolloutStatus:

@@ -15,6 +15,7 @@ from app.commands.rollout.text import (
     figure_rows,
     fullness,
     mirrored_rows,
+    rejections,
     state,
     title,
 )
@@ -56,6 +57,7 @@ def page(status: RolloutStatus, now: float) -> str:
         _failures(status),
         _judgement(status),
         _history(status, now),
+        _rejected(status),
     )
     return html_page(title(status).replace("->", "→"), _STYLE, "\n".join(parts))
 
@@ -143,6 +145,11 @@ def _history(status: RolloutStatus, now: float) -> str:
     rows = _rows([(_time(event.at), event_text(event)) for event in status.history])
     chart = weight_chart(status.history, now if not status.state.over else status.since)
     return section("Course", f"{chart}<table><tbody>{rows}</tbody></table>")
+
+
+def _rejected(status: RolloutStatus) -> str:
+    texts = (f"<p>{escape(text)}</p>" for text in filter(None, rejections(status.model, status.rejected)))
+    return section("Versions that get no requests", "".join(texts)) if status.rejected else ""
 
 
 def _rows(rows: Sequence[Sequence[str]]) -> str:

@@ -1,11 +1,12 @@
 """Rollouts as text for a terminal. Pure."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from app.commands.columns import columns
+from app.core.rollout.history import RejectedVersion, RolloutHistory, ServedEvent, rejection_text
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.report import Estimate, RolloutFigures, VersionFigures, figures, share
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
@@ -36,6 +37,7 @@ def screen(status: RolloutStatus, now: float) -> list[str]:
         *_failures(status),
         *_judgement(status),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history[-_EVENTS:]),
+        *rejections(status.model, status.rejected),
         "",
         coming(status, now),
     ]
@@ -68,7 +70,55 @@ def comparison(status: RolloutStatus) -> list[str]:
         *_failures(status),
         *_judgement(status),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history),
+        *rejections(status.model, status.rejected),
     ]
+
+
+def history_lines(history: RolloutHistory) -> list[str]:
+    """Return the lines that show what a model has served, the newest first, and what is rejected."""
+    serving = f"version {history.version} answers" if history.version else "no version answers"
+    rows = [("when", "what", "by", "why")]
+    rows += [
+        (_clock(event.at), served_text(event), event.who, event.why) for event in reversed(history.events)
+    ]
+    return [
+        f"{history.model}: {serving} requests without a version",
+        "",
+        *columns(rows).splitlines(),
+        *rejections(history.model, history.rejected),
+    ]
+
+
+def served_text(event: ServedEvent) -> str:
+    """Return what has happened to the versions of a model, and by which evidence."""
+    version, other = f"version {event.version}", f"version {event.candidate}"
+    match event.what:
+        case "started":
+            what = f"rollout of {other} started beside {version}"
+        case "promoted":
+            what = f"{version} promoted"
+        case "done":
+            what = f"{version} took over"
+        case "failed" | "aborted":
+            what = f"{other} {event.what}, {version} answers"
+        case "rolled back":
+            what = f"rolled back from {other} to {version}" if event.candidate else f"back to {version}"
+        case "forgotten":
+            what = f"rejection of {other} forgotten" if event.candidate else "rejections forgotten"
+        case "unloaded":
+            what = "unloaded"
+        case _:
+            what = f"{version} {event.what}"
+    found = event.evidence
+    if found is None:
+        return what
+    failed = f"{found.candidate_failed:,} of {found.candidate_requests:,} failed at the candidate"
+    return f"{what} ({failed}, {found.stable_failed:,} of {found.stable_requests:,} at the stable version)"
+
+
+def rejections(model: str, rejected: Sequence[RejectedVersion]) -> list[str]:
+    """Return a line for each version that gets no requests."""
+    return ["", *(rejection_text(model, each) for each in rejected)] if rejected else []
 
 
 def title(status: RolloutStatus) -> str:

@@ -1,14 +1,15 @@
 """The status of a rollout, as the API reports it, and requests to change one."""
 
 from enum import StrEnum
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
+from app.core.rollout.history import RejectedVersion
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.spec import RolloutSpec
 
-RolloutAction = Literal["start", "set", "pause", "resume", "promote", "abort"]
+RolloutAction = Literal["start", "set", "pause", "resume", "promote", "abort", "rollback", "forget"]
 ROLLOUT_ACTIONS: Final[tuple[RolloutAction, ...]] = get_args(RolloutAction)
 
 
@@ -77,6 +78,7 @@ class RolloutStatus(msgspec.Struct, frozen=True):
         resumes: the state that a paused rollout goes on in.
         outcomes: of this step, since judging began. `total` is of the whole rollout.
         history: newest last, bounded.
+        rejected: versions that get no requests, because they were rolled back.
     """
 
     model: str
@@ -95,6 +97,7 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     total: Outcomes = msgspec.field(default_factory=Outcomes)
     verdict: Verdict = Verdict()
     history: tuple[RolloutEvent, ...] = ()
+    rejected: tuple[RejectedVersion, ...] = ()
 
     @property
     def step_requests(self) -> int:
@@ -118,9 +121,16 @@ class RolloutChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
         candidate: the version that `start` rolls out; None for the newest of the repository.
         weight: percent, for `start` and `set`.
         spec: fields of a `RolloutSpec`, instead of those of `rollout.yaml`.
+        version: that `rollback` goes back to, by default what served before; that `forget` brings back, by
+            default each that was rejected.
+        why: a reason, for the history.
+        user: who asks, as a client without a token says.
     """
 
     action: RolloutAction
     candidate: int | None = None
     weight: float | None = None
     spec: dict[str, Any] | None = None
+    version: int | None = None
+    why: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    user: Annotated[str, msgspec.Meta(max_length=64)] = ""

@@ -17,8 +17,12 @@ def rollout_methods(service: InferenceService) -> dict[str, Method]:
         change = messages.decode_change(request)
         return messages.encode_status(await service.change_rollout(request.model_name, change))
 
+    async def history(request: Any) -> Any:
+        return messages.encode_history(await service.rollout_history(request.model_name))
+
     rpcs = {
         "RolloutStatus": Rpc("model-repository", status, messages.RolloutStatusRequest, "model_name"),
+        "RolloutHistory": Rpc("model-repository", history, messages.RolloutStatusRequest, "model_name"),
         "RolloutChange": Rpc(
             "model-repository", change, messages.RolloutChangeRequest, "model_name", action="change-rollout"
         ),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from app.core.errors import internal, invalid_arg, unsupported
-from app.ingress.rest import schemas
+from app.ingress.rest import rollout_schemas, schemas
 from app.ingress.rest.api import RestApi, RestRoute
 from app.ingress.rest.bodies import JsonBodies, json_response
 from app.ingress.rest.schemas import ModelName, RepositoryName
@@ -61,15 +61,17 @@ def add_rollout_routes(api: RestApi, service: InferenceService, bodies: JsonBodi
     """Register the routes."""
     endpoints = _Rollouts(service, bodies)
     status, change = "/v2/models/{model:segment}/rollout", "/v2/repository/models/{model:segment}/rollout"
-    api.add(RestRoute("model-repository", "GET", status, endpoints.status, response=schemas.Rollout))
+    api.add(RestRoute("model-repository", "GET", status, endpoints.status, response=rollout_schemas.Rollout))
+    shown = rollout_schemas.RolloutHistory
+    api.add(RestRoute("model-repository", "GET", f"{status}/history", endpoints.history, response=shown))
     api.add(
         RestRoute(
             "model-repository",
             "POST",
             change,
             endpoints.change,
-            response=schemas.Rollout,
-            request=schemas.RolloutRequest,
+            response=rollout_schemas.Rollout,
+            request=rollout_schemas.RolloutRequest,
             action="change-rollout",
         )
     )
@@ -123,9 +125,13 @@ class _Rollouts:
         return json_response(messages.encode_rollout(await self._service.rollout(model)))
 
     async def change(self, request: Request, model: ModelName) -> Response:
-        """Start, change, pause, resume, promote or abort the rollout of a model."""
+        """Start, change, pause, resume, promote or abort the rollout of a model, or roll the model back."""
         change = parse_change(await self._bodies.required(request))
         return json_response(messages.encode_rollout(await self._service.change_rollout(model, change)))
+
+    async def history(self, model: ModelName) -> Response:
+        """What a model has served: when, why and by whom that was changed."""
+        return json_response(messages.encode_rollout_history(await self._service.rollout_history(model)))
 
 
 def _refuse_repository(name: str) -> None:

@@ -12,6 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.access.tokens import ANONYMOUS
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.inference import Call, Sink
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
@@ -80,6 +81,9 @@ class InferenceService(Protocol):
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
         """Change or start a rollout in the name of `who`; return when every ingress routes by the change."""
+
+    async def rollout_history(self, name: str) -> RolloutHistory:
+        """Return what a model has served; raise NOT_FOUND if that is nothing."""
 
     @property
     def shared_memory(self) -> SharedMemory:

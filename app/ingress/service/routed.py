@@ -15,6 +15,7 @@ from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.inference import Call, Sink
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.server_metadata import EXTENSIONS, VERSION
 from app.core.statistics import ReplicaReport, merge
@@ -49,6 +50,8 @@ class Repository(Protocol):
     async def rollout(self, name: str) -> RolloutStatus: ...
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus: ...
+
+    async def rollout_history(self, name: str) -> RolloutHistory: ...
 
 
 class Serving(NamedTuple):
@@ -245,7 +248,12 @@ class RoutedInferenceService:
         return await self._repository.rollout(name)
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
+        if who == ANONYMOUS and change.user:  # nobody has checked it
+            who = "".join(letter for letter in f"user {change.user}" if letter.isprintable())
         return await self._repository.change_rollout(name, change, who)
+
+    async def rollout_history(self, name: str) -> RolloutHistory:
+        return await self._repository.rollout_history(name)
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if request.regions:

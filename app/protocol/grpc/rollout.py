@@ -9,8 +9,9 @@ from google.protobuf import descriptor_pool, json_format, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.struct_pb2 import Struct
 
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
-from app.protocol.rollout import parse_change, status_fields
+from app.protocol.rollout import history_fields, parse_change, status_fields
 
 SERVICE: Final = "nereid.RolloutService"
 
@@ -29,13 +30,17 @@ _MESSAGES: Final = {
         ("candidate", "int64"),
         ("weight", "double"),
         ("spec", _STRUCT),
+        ("version", "int64"),
+        ("why", "string"),
+        ("user", "string"),
     ),
     "RolloutStatusResponse": (("status", _STRUCT),),
 }
-_OPTIONAL: Final = ("candidate", "weight")
+_OPTIONAL: Final = ("candidate", "weight", "version")
 _METHODS: Final = (
     ("RolloutStatus", "RolloutStatusRequest"),
     ("RolloutChange", "RolloutChangeRequest"),
+    ("RolloutHistory", "RolloutStatusRequest"),
 )
 
 
@@ -83,11 +88,18 @@ def decode_change(message: Any) -> RolloutChange:
     Raises:
         InferError: INVALID_ARG with the field and what is wrong with it.
     """
-    fields: dict[str, Any] = {"action": message.action}
+    fields: dict[str, Any] = {"action": message.action, "why": message.why, "user": message.user}
     fields |= {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     if message.HasField("spec"):
         fields["spec"] = json_format.MessageToDict(message.spec)
     return parse_change(fields)
+
+
+def encode_history(history: RolloutHistory) -> Any:
+    """Return a `RolloutStatusResponse` with the fields of a history."""
+    response = RolloutStatusResponse()
+    response.status.update(history_fields(history))
+    return response
 
 
 def encode_status(status: RolloutStatus) -> Any:

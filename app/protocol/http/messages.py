@@ -7,8 +7,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.config.json import config_to_json
 from app.core.encoding import to_json
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutStatus
-from app.protocol.rollout import status_fields
+from app.protocol.rollout import history_fields, status_fields
 
 _INFER_DURATIONS = (
     "success",
@@ -51,6 +52,11 @@ def _tensor(entry: pb.ModelMetadataResponse.TensorMetadata) -> dict[str, Any]:
 def encode_rollout(status: RolloutStatus) -> bytes:
     """Return the body of `GET /v2/models/<model>/rollout`."""
     return to_json(status_fields(status))
+
+
+def encode_rollout_history(history: RolloutHistory) -> bytes:
+    """Return the body of `GET /v2/models/<model>/rollout/history`."""
+    return to_json(history_fields(history))
 
 
 def encode_config(config: mc.ModelConfig) -> bytes:

@@ -10,11 +10,12 @@ from tritonclient.grpc import service_pb2 as pb
 from app.access.tokens import ANONYMOUS
 from app.core.errors import InferError, not_found, unsupported
 from app.core.inference import Sink
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
-from tests.unit.app.rollout_fakes import rollout
+from tests.unit.app.rollout_fakes import rollout, rollout_history
 from tests.unit.app.routing_fakes import FakeCall
 from tests.waiting import until
 
@@ -137,6 +138,10 @@ class FakeService:
         found = await self.rollout(name)
         self.changes.append((change, who))
         return found
+
+    async def rollout_history(self, name: str) -> RolloutHistory:
+        await self.rollout(name)
+        return rollout_history()
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> FakeCall:
         self.requests += 1

@@ -4,11 +4,29 @@ from typing import Any
 
 import msgspec
 
+from app.core.rollout.history import Evidence, RejectedVersion, RolloutHistory, ServedEvent
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 
 STARTED = 1_700_000_000.0
+REJECTED = RejectedVersion(3, "f", STARTED + 60, "ops", "errors: 30 of 40 requests failed")
+
+
+def rollout_history(**changes: Any) -> RolloutHistory:
+    """The history of a model that was rolled out and back."""
+    evidence = Evidence(3000, 30, 1000, 10, rules={"errors": 2.5})
+    history = RolloutHistory(
+        "identity",
+        1,
+        (
+            ServedEvent(STARTED, "loaded", 1, "nereid", "the start"),
+            ServedEvent(STARTED + 60, "failed", 1, "nereid", REJECTED.why, 3, evidence),
+            ServedEvent(STARTED + 120, "rolled back", 1, "ops", "rolled back to version 1 on request", 2),
+        ),
+        (REJECTED,),
+    )
+    return msgspec.structs.replace(history, **changes)
 
 
 def rollout(**changes: Any) -> RolloutStatus:

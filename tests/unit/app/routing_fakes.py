@@ -7,12 +7,13 @@ import msgspec
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.statistics import Duration, ReplicaReport
 from app.core.tensors import InferRequest, InferResponse
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
-from tests.unit.app.rollout_fakes import rollout
+from tests.unit.app.rollout_fakes import rollout, rollout_history
 
 CONFIG = """
 backend: "identity"
@@ -143,6 +144,9 @@ class FakeRepository:
     async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
         self.calls.append(("rollout", name, change, who))
         return rollout(model=name)
+
+    async def rollout_history(self, name: str) -> RolloutHistory:
+        return rollout_history(model=name)
 
 
 SETTINGS = ServerSettings()

@@ -1,5 +1,6 @@
 """`nereid rollout`, with a server that is a few answers."""
 
+import getpass
 import http.server
 import json
 import re
@@ -13,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.commands.rollout import command
+from app.commands.rollout import command, rollback
 from app.commands.rollout.page import page
 from app.commands.rollout.text import comparison, duration, line, screen
 from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
-from app.protocol.rollout import status_fields
+from app.protocol.rollout import history_fields, status_fields
 from tests.certificates import Authority
-from tests.unit.app.rollout_fakes import STARTED, rollout
+from tests.unit.app.rollout_fakes import REJECTED, STARTED, rollout, rollout_history
 
 DONE = RolloutState.DONE
 
@@ -34,7 +35,9 @@ class Server:
         self.url = ""
         self.listening: Any = None
 
-    def answer(self) -> tuple[int, bytes]:
+    def answer(self, path: str) -> tuple[int, bytes]:
+        if path.endswith("/history"):
+            return 200, msgspec.json.encode(history_fields(rollout_history()))
         found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(found, str):
             return 400, json.dumps({"error": found}).encode()
@@ -44,6 +47,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(command, "pause", lambda seconds: None)
+    monkeypatch.setattr(getpass, "getuser", lambda: "ann")
     state = Server(rollout())
 
     class Answers(http.server.BaseHTTPRequestHandler):
@@ -51,7 +55,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             size = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(size)) if size else None
             state.asked.append((self.command, self.path, body, self.headers.get("Authorization", "")))
-            status, answer = state.answer()
+            status, answer = state.answer(self.path)
             self.send_response(status)
             self.end_headers()
             self.wfile.write(answer)
@@ -155,7 +159,8 @@ def test_a_change_is_posted_and_its_status_shown(
     server: Server, action: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(server, action, "m") == 0
-    assert server.asked == [("POST", "/v2/repository/models/m/rollout", {"action": action}, "")]
+    body = {"action": action, "user": "ann"}
+    assert server.asked == [("POST", "/v2/repository/models/m/rollout", body, "")]
     assert "identity, version 1 -> 2" in capsys.readouterr().out
 
 
@@ -169,7 +174,37 @@ def test_start_sends_version_weight_and_the_fields_of_a_file(server: Server, tmp
         "candidate": 3,
         "weight": 0.5,
         "spec": {"steps": [1, 50], "judge": {"latency": None}},
+        "user": "ann",
     }
+
+
+def test_a_rollback_sends_version_and_reason(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    body = {"action": "rollback", "version": 1, "why": "ticket 7", "user": "ann"}
+    assert run(server, "rollback", "m", "--to", "1", "--why", "ticket 7") == 0
+    assert rollback.main(["m", "--to=1", "--why=ticket 7", "--server", server.url]) == 0
+    assert [asked[2] for asked in server.asked] == [body, body]
+    assert run(server, "forget", "m", "--version=3") == 0
+    assert server.asked[-1][2] == {"action": "forget", "version": 3, "user": "ann"}
+
+
+def test_a_history_says_who_when_and_why(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(server, "history", "m") == 0
+    shown = capsys.readouterr().out
+    assert "identity: version 1 answers requests without a version" in shown
+    failed = "version 3 failed, version 1 answers (10 of 1,000 failed at the candidate, 30 of 3,000 at the"
+    assert failed in shown and "rolled back from version 2 to version 1" in shown
+    assert "version 3 was rolled back on 2023-11-14 22:14 UTC by ops for: errors: 30 of 40" in shown
+    assert "'nereid rollout forget identity' or new files bring it back" in shown
+    assert run(server, "history", "m", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["events"][2]["who"] == "ops"
+
+
+def test_a_status_names_what_was_rejected(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers = [rollout(rejected=(REJECTED,))]
+    for name in ("status", "report"):
+        assert run(server, name, "m") == 0
+        assert "version 3 was rolled back on" in capsys.readouterr().out
+    assert "version 3 was rolled back on" in page(rollout(rejected=(REJECTED,)), STARTED)
 
 
 def test_the_token_of_a_file_is_sent_or_that_of_the_environment(

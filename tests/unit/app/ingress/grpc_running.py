@@ -122,6 +122,9 @@ class FakeService:
     async def change_rollout(self, name: str, change: Any, who: str = "") -> Any:
         return await self.rollout(name)
 
+    async def rollout_history(self, name: str) -> Any:
+        return await self.rollout(name)
+
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Any:
         self.requests.put(request)
         if request.model_name == "broken":

@@ -1,11 +1,14 @@
 """Rollouts over HTTP and gRPC: the same answers and errors, for clients that may manage models."""
 
+import json
 import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.json_format import MessageToDict
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from app.core.errors import not_found
@@ -48,6 +51,31 @@ def test_both_protocols_say_the_same_of_a_rollout(fronts: Fronts) -> None:
     assert found["figures"]["agreement"]["value"] == 0.995
 
 
+def test_both_protocols_say_the_same_of_a_history(fronts: Fronts) -> None:
+    with fronts() as running:
+        with urllib.request.urlopen(f"http://{running.http}/v2/models/identity/rollout/history") as answer:
+            found = json.load(answer)
+        with grpc.insecure_channel(running.grpc) as channel:
+            call = channel.unary_unary(
+                "/nereid.RolloutService/RolloutHistory",
+                messages.RolloutStatusRequest.SerializeToString,
+                messages.RolloutStatusResponse.FromString,
+            )
+            same = MessageToDict(call(messages.RolloutStatusRequest(model_name="identity")).status)
+    assert found == same
+    assert [event["what"] for event in found["events"]] == ["loaded", "failed", "rolled back"]
+    assert found["events"][1]["evidence"]["candidate_failed"] == 10
+    assert found["version"] == 1 and found["rejected"][0]["version"] == 3
+
+
+def test_a_rollback_arrives_whole(fronts: Fronts, protocol: str) -> None:
+    change = {"action": "rollback", "version": 0, "why": "ticket 7", "user": "ann"}
+    with fronts() as running:
+        ask(running, protocol, change)
+        expected = RolloutChange("rollback", version=0, why="ticket 7", user="ann")
+        assert running.service.changes == [(expected, "anonymous")]
+
+
 def test_a_change_arrives_whole(fronts: Fronts, protocol: str) -> None:
     change = {"action": "start", "candidate": 3, "weight": 0, "spec": {"steps": [1, 20], "sticky": "id"}}
     with fronts() as running:
@@ -80,7 +108,7 @@ def test_an_unknown_field_is_refused(fronts: Fronts) -> None:
         assert ask(running, "http", {"action": "set", "wait": 5}) == (
             "400",
             "invalid rollout request: Object contains unknown field `wait`;"
-            " actions are start, set, pause, resume, promote, abort",
+            " actions are start, set, pause, resume, promote, abort, rollback, forget",
         )
 
 

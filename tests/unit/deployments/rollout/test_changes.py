@@ -102,7 +102,7 @@ async def test_an_ensemble_has_no_rollouts(rollouts: RolloutBench) -> None:
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("pause", {}, "no rollout of model 'm' is on; the last one, from version 1 to 2, is aborted"),
-    ("start", {"candidate": 7}, "model 'm' has no version 7 that its version policy selects; it has 2"),
+    ("start", {"candidate": 7}, "model 'm' has no version 7 in its repository; it has 1, 2"),
     ("start", {"weight": 101}, "weight is 101, but it is a percentage: give 0 to 100"),
     ("start", {"spec": {"steps": [5, 3]}}, "spec: steps: 3 follows 5, but steps must rise"),
 ]

@@ -1,0 +1,28 @@
+"""`nereid rollback`: `nereid rollout rollback` by the name that people look for in a hurry."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Final
+
+from app.commands.rollout import command
+
+_ABOUT: Final = """Go back at once to the version of a model that served before, also when its rollout is long
+over. Newer versions get no requests then, also after a restart."""
+_EXAMPLES: Final = """examples:
+  nereid rollback resnet                         # to what served before
+  nereid rollback resnet --to 3 --why 'ticket 7'
+  nereid rollout history resnet                  # what has served, since when, by whom and why
+  nereid rollout forget resnet                   # let the versions be tried again that were left out"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="nereid rollback",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments("rollback", parser)
+    parser.set_defaults(command="rollback")
+    return command.run(parser.parse_args(argv))
