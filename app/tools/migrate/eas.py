@@ -69,7 +69,8 @@ def models(source: Path, storage: Path | None) -> Iterator[Found]:
 
     Args:
         source: the JSON that eascmd creates a service of, or a directory of such files.
-        storage: the model, or a directory of the service's name with it; None for file:// addresses.
+        storage: the model, or a directory of the service's name with it; None for file:// addresses
+            below the directory of the file.
 
     Raises:
         MigrationError: there is none.
@@ -94,7 +95,8 @@ def _models(source: Path, storage: Path | None) -> Iterator[Found]:
     notes.append(
         f"behind a gateway that leaves the path as it is, start with --http-path-prefix=/api/predict/{name}"
     )
-    yield from noted(_read(name, service, metadata, typed(rpc, _Batches, "metadata.rpc"), storage), notes)
+    batches = typed(rpc, _Batches, "metadata.rpc")
+    yield from noted(_read(name, service, metadata, batches, source, storage), notes)
 
 
 def _rpc(metadata: dict[str, Any], nested: dict[str, Any]) -> dict[str, Any]:
@@ -104,11 +106,11 @@ def _rpc(metadata: dict[str, Any], nested: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(
-    name: str, service: _Service, metadata: _Metadata, batches: _Batches, storage: Path | None
+    name: str, service: _Service, metadata: _Metadata, batches: _Batches, source: Path, storage: Path | None
 ) -> Iterator[Found]:
     processor = service.processor or ""
     if processor == _TRITON:
-        yield from _triton(name, service, metadata, storage)
+        yield from _triton(name, service, metadata, source, storage)
         return
     if not processor.startswith((*_TENSORFLOW, *_PYTORCH)):
         what = f"the processor '{processor}'" if processor else "an image or a processor of its own"
@@ -116,7 +118,7 @@ def _read(
             f"it runs {what}, which has to become a Python model (model.py); known: "
             f"{', '.join((*_TENSORFLOW, *_PYTORCH, _TRITON))}"
         )
-    place = place_of(service.model_path or "", storage, name)
+    place = place_of(service.model_path or "", source, storage, name)
     if service.model_entry:
         place = file_inside(place, service.model_entry)
     if place.is_file() and not place.suffix == ".pt":
@@ -146,13 +148,15 @@ def _set_resources(made: MigratedModel, metadata: _Metadata) -> Iterator[str]:
         yield f"a replica uses one GPU, of {gpus}: declare more by instance_group"
 
 
-def _triton(name: str, service: _Service, metadata: _Metadata, storage: Path | None) -> Iterator[Found]:
+def _triton(
+    name: str, service: _Service, metadata: _Metadata, source: Path, storage: Path | None
+) -> Iterator[Found]:
     """Return the models of a Triton repository; its flags are the server's."""
     flags = service.processor_params or []
     named = [flag.removeprefix(_REPOSITORY) for flag in flags if flag.startswith(_REPOSITORY)]
     if len(named) > 1:
         raise MigrationError("it has several repositories: migrate each, with its own --storage")
-    place = place_of(named[0] if named else service.model_path or "", storage, name)
+    place = place_of(named[0] if named else service.model_path or "", source, storage, name)
     yield from noted(triton_models(place), _server_notes(flags, metadata))
 
 

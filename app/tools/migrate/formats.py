@@ -17,6 +17,7 @@ from app.tools.migrate.plan import (
     MigratedModel,
     MigrationError,
     attempt,
+    file_inside,
     files_below,
     may_be,
     model_name,
@@ -28,11 +29,12 @@ FORMATS: Final = (*RUNTIMES, "tensorflow", "pytorch", "onnx", "triton")
 _UNDECLARED: Final = "declare its inputs and outputs in config.pbtxt (docs/pytorch.md)"
 
 
-def place_of(uri: str, storage: Path | None, *names: str) -> Path:
+def place_of(uri: str, document: Path, storage: Path | None, *names: str) -> Path:
     """Return where the files of a model are.
 
     Args:
         uri: where its service has them.
+        document: names it. A stranger may have written that: it names nothing outside of its directory.
         storage: the model, or a directory with it; None for a file:// address.
         names: how its directory in `storage` may be called.
 
@@ -43,12 +45,19 @@ def place_of(uri: str, storage: Path | None, *names: str) -> Path:
         below = (storage / model_name(name) for name in names)
         place = next((path for path in below if path.is_dir()), storage)
     elif uri.startswith("file://"):
-        place = Path(uri.removeprefix("file://"))
+        place = _beside(document, uri)
     else:
         raise MigrationError(f"it is at '{uri}': copy its files, and name their directory by --storage")
     if "\0" in str(place) or not place.exists():
         raise MigrationError(f"there is no {place}")
     return place
+
+
+def _beside(document: Path, uri: str) -> Path:
+    try:
+        return file_inside(document.parent, uri.removeprefix("file://"))
+    except MigrationError as error:
+        raise MigrationError(f"{error}: name the directory of its files by --storage") from None
 
 
 def read(kind: str, name: str, place: Path) -> Iterator[Found]:
@@ -152,6 +161,7 @@ def triton_models(repository: Path) -> Iterator[Found]:
 
 
 def _triton_models(directory: Path) -> list[Found]:
+    file_inside(directory.parent, directory.name)
     return [triton_model(model_name(directory.name), directory)]
 
 

@@ -42,7 +42,7 @@ def models(source: Path, storage: Path | None) -> Iterator[Found]:
     Args:
         source: YAML.
         storage: the directory with the models, each in one of its service's name; None where `storageUri` is
-            a file:// of this machine.
+            a file:// below that of the file.
 
     Raises:
         MigrationError: there is none.
@@ -58,7 +58,7 @@ def _models(document: dict[str, Any], storage: Path | None, source: Path) -> Ite
     service = typed(document, _Service, source)
     name, predictor = model_name(service.metadata.name), service.spec.predictor
     kind, model = _format(predictor)
-    place = place_of(model.storage_uri or "", storage, name)
+    place = place_of(model.storage_uri or "", source, storage, name)
     notes = [
         f"spec.{part} is not carried over"
         for part in ("transformer", "explainer")

@@ -110,7 +110,7 @@ def models(source: Path, storage: Path | None) -> Iterator[Found]:
     Args:
         source: YAML.
         storage: the directory with the models, each in one of its name; None where their addresses are file://
-            of this machine.
+            below the directory of the file.
 
     Raises:
         MigrationError: there is none.
@@ -141,7 +141,7 @@ def _deployed(
             parts = (deployment.metadata.name, predictor.name, unit.name)
             name = unit.name if names[unit.name] == 1 else "-".join(parts)
             replicas = predictor.replicas if predictor.replicas is not None else spec.replicas
-            find = partial(place_of, unit.model_uri or "", storage, name, deployment.metadata.name)
+            find = partial(place_of, unit.model_uri or "", source, storage, name, deployment.metadata.name)
             read = partial(_unit, unit, name, spec.protocol in _V2, replicas, find)
             yield from noted(attempt(name, read), notes)
 
@@ -206,7 +206,7 @@ def _model(document: dict[str, Any], storage: Path | None, source: Path) -> Iter
         return
     model = typed(document, _Model, source)
     name, spec = model_name(model.metadata.name), model.spec
-    place = place_of(spec.storage_uri, storage, name)
+    place = place_of(spec.storage_uri, source, storage, name)
     made = _read(name, place, spec.requirements or [])
     unused = sorted(map(str, set(document["spec"]) - _CARRIED))
     notes = [f"{key} of its spec is not carried over" for key in unused]
