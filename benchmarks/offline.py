@@ -90,7 +90,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 def compare(pictures: Path, output: Path, rounds: int) -> list[tuple[float, float]]:
     """Return the ratios of each round: rate of `nereid batch` to the loop's, and its processor time."""
-    job = Job((str(ROOT / "model_repository"),), "efficientnet_ensemble", columns={"image": "bytes"})
+    job = Job((str(ROOT / "model_repository"),), "efficientnet_ensemble", columns={"image": ("bytes",)})
     source = open_source(str(pictures))
     paths, every = sorted(pictures.iterdir()), blocks(source, 10**6)
     bare, ratios = BareLoop(), []

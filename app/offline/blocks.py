@@ -223,12 +223,19 @@ def _read_files(source: Source, block: Block) -> Rows:
     contents, errors = [], {}
     for number, path in enumerate(block.paths):
         try:
-            contents.append(source.storage.cat_file(path))
+            contents.append(_content(source.storage, path))
         except OSError as error:
             errors[number] = f"cannot be read: {error}"
             contents.append(b"")
     names = [path[len(source.root) :].lstrip("/") for path in block.paths]
     return Rows(_with_position(pa.table({CONTENT: texts(contents, pa.large_binary())}), names), errors)
+
+
+def _content(storage: Any, path: str) -> bytes:
+    if "file" in storage.protocol:  # fsspec takes three times as long
+        with open(path, "rb") as file:
+            return file.read()
+    return bytes(storage.cat_file(path))
 
 
 def _with_position(table: pa.Table, positions: list[str]) -> pa.Table:

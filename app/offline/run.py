@@ -1,10 +1,13 @@
 """A run over blocks of an input."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import NamedTuple
 
-from app.offline.blocks import Block, Source, read
+import pyarrow as pa
+
+from app.offline.blocks import Block, Rows, Source, read
 from app.offline.execution import ERROR, Job, Model
 from app.offline.output import Output
 
@@ -53,13 +56,34 @@ class Worker:
             InputError: the block cannot be read.
             RowError: a row failed, where that ends the run.
         """
-        table = self._model.run(read(self._source, block))
+        return self.put(block, self.answer(self.read(block)))
+
+    def read(self, block: Block) -> Rows:
+        """Return the rows of a block."""
+        return read(self._source, block)
+
+    def answer(self, rows: Rows) -> pa.Table:
+        """Return what the model says of rows."""
+        return self._model.run(rows)
+
+    def put(self, block: Block, table: pa.Table) -> Done:
+        """Write the part of a block."""
         self._output.write(block, table)
         return Done(block.number, len(table), len(table) - table[ERROR].null_count)
 
 
 def here(job: Job, source: Source, output: Output, blocks: Sequence[Block]) -> Iterator[Done]:
-    """Work in this process, block after block."""
-    with closing(Worker(job, source, output)) as worker:
-        for block in blocks:
-            yield worker.write(block)
+    """Work in this process; while the model has a block, the next one is read and the last one written."""
+    with closing(Worker(job, source, output)) as worker, ThreadPoolExecutor(1) as beside:
+        written: Future[Done] | None = None
+        ahead = beside.submit(worker.read, blocks[0])
+        for number, block in enumerate(blocks, 1):
+            rows = ahead.result()
+            if number < len(blocks):
+                ahead = beside.submit(worker.read, blocks[number])
+            table = worker.answer(rows)
+            if written is not None:
+                yield written.result()
+            written = beside.submit(worker.put, block, table)
+        assert written is not None
+        yield written.result()

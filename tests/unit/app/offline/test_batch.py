@@ -169,6 +169,28 @@ def test_the_first_failure_ends_the_run_where_that_is_wanted(
     assert not (tmp_path / "out" / "_manifest.json").exists()
 
 
+def test_a_failure_leaves_the_part_before_it_for_the_next_run(
+    tmp_path: Path, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is written while the model has the rows that fail."""
+    add_model(models, "double", PICKY, config=FP32)
+    write_parquet(tmp_path / "in.parquet", {"IN": [[1.0], [2.0], [13.0], [3.0], [4.0]]})
+    assert run(tmp_path, "in.parquet", "--block-rows", "2", "--on-error", "fail") == 1
+    parts = sorted(path.name for path in (tmp_path / "out").glob("part-*"))
+    assert parts == ["part-000000.parquet"]
+    assert "row in.parquet:0:2: " in capsys.readouterr().err
+
+
+def test_numbers_of_models_are_not_looked_through_for_repeated_ones(tmp_path: Path, models: Path) -> None:
+    add_model(models, "double", PICKY, config=FP32)
+    write_parquet(tmp_path / "in.parquet", {"IN": [[1.0], [2.0]], "id": ["a", "a"]})
+    assert run(tmp_path, "in.parquet", "--keep", "id") == 0
+    metadata = pq.read_metadata(tmp_path / "out" / "part-000000.parquet")
+    columns = [metadata.row_group(0).column(number) for number in range(3)]
+    repeated = {column.path_in_schema: column.has_dictionary_page for column in columns}
+    assert repeated == {"id": True, "OUT.list.element": False, "error": True}
+
+
 def test_files_and_binary_values_of_json(tmp_path: Path, models: Path) -> None:
     add_model(models, "lengths", LENGTHS, config=TEXTS)
     (tmp_path / "in").mkdir()
