@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models native test lint types test-unit test-contract test-engine test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench grid soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills zipf fuzz clean
+.PHONY: serve models native test lint types test-unit test-contract test-engine test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench grid soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -162,6 +162,10 @@ mirror: $(VENV)/.installed-test models
 # What programs that use the client library see when servers and replicas are killed under them.
 client-kills: $(VENV)/.installed-test models
 	PYTHONPATH=client $(BIN)/python -m tests.long.client_kills
+
+# Rates that `nereid perf --slo` and `nereid analyze` tell, asked for by other loads; PROMISES gives other flags.
+promises: $(VENV)/.installed-test models
+	PYTHONPATH=client $(BIN)/python -m tests.long.promises $(PROMISES)
 
 # Every expression of cluster/grafana and cluster/prometheus, asked of a Prometheus that reads a server under load.
 prometheus: $(VENV)/.installed-test models

@@ -186,6 +186,12 @@ class EngineServer(Server):
 
     program = (sys.executable, "-m", "nereid", "dev")
 
+    def __init__(
+        self, arguments: Iterable[str], log: Path, env: Mapping[str, str] | None = None, mode: str = "none"
+    ) -> None:
+        super().__init__(arguments, log, env)
+        self._mode = mode
+
     def _arguments_with_ports(self) -> list[str]:
         given = [word.removeprefix("--model-repository=") for word in super()._arguments_with_ports()]
-        return [*given, "--model-control-mode=none"]
+        return [*given, f"--model-control-mode={self._mode}"]

@@ -10,10 +10,10 @@ from typing import Final
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}.get(platform.machine())
 _SLICE_NS: Final = 100_000
 """The shortest: Linux 6.12 lets threads of short slices run before those of long ones (man sched_setattr)."""
-_FIRST: Final = os.sched_param(1)
-"""The lowest priority of those that come before all ordinary threads."""
 _RESET_ON_FORK: Final = 1
 
+_INHERITED: Final = os.sched_getparam(0).sched_priority
+"""That of `chrt`, say, by which a server beside it may run, too; 0 for ordinary processes."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,13 +37,15 @@ def run_first(on: bool) -> None:
 
     A real-time priority is for root (or CAP_SYS_NICE) alone, a short slice for all. When it is its turn: by
     the policy of batch jobs a thread has its share of the processors, but interrupts none when it wakes up,
-    so a server beside it answers more requests before the generator goes on.
+    so a server beside it answers more requests before the generator goes on. What was started with a
+    real-time priority keeps that then, which interrupts none of its equals either.
     """
-    if not on:
+    if not on and not _INHERITED:
         _set_policy(os.SCHED_BATCH, 0)
         return
+    priority = min(_INHERITED + on, os.sched_get_priority_max(os.SCHED_RR))
     try:
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, _FIRST)
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except PermissionError:
         _set_policy(os.SCHED_OTHER, _SLICE_NS)
 
