@@ -9,6 +9,7 @@ from ray import serve
 from ray.serve.deployment import Application
 
 from app.ingress.client_memory.region_files import region_directory
+from app.ray_adapter.handles import connect
 from app.ray_adapter.node import NODE_ADDRESS
 from app.routing.table import RoutingTable, decode_table
 from app.settings.load import from_args
@@ -92,7 +93,8 @@ def routing_table() -> RoutingTable:
     Raises:
         RayServeException: the application does not run.
     """
-    manager = serve.get_deployment_handle(MANAGER, APPLICATION)
+    manager: Any = serve.get_deployment_handle(MANAGER, APPLICATION)
+    connect(manager)
     return decode_table(manager.status.remote().result())
 
 

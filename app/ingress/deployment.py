@@ -39,6 +39,7 @@ from app.ingress.service.use_reports import UseReports
 from app.ingress.tracing.observer import Observer
 from app.native.choice import is_native
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
+from app.ray_adapter.handles import connect
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
 from app.rollout.reporter import OutcomeReporter
 from app.routing.handle_calls import HandleCalls, public_errors
@@ -68,6 +69,7 @@ class Ingress:
         self._id = uuid.uuid4().hex
         self._fronts: list[Front] = []
         self._health: list[ClusterHealth] = []
+        connect(manager)
         self._manager = ManagerClient(manager, self._fault)
         self._plane = LoopThread("data-plane")
         self._node_id = node_id()

@@ -12,7 +12,7 @@ from app.core.identifiers import deployment_name
 
 
 def new_handle(deployment: str, application: str) -> DeploymentHandle[Any]:
-    """Make a handle that connects to Serve at its first call, or by `connect`; the caller shuts it down."""
+    """Make a handle that the caller connects to Serve (`connect`) before its first call, and shuts down."""
     return DeploymentHandle(deployment_name(deployment), application)
 
 
@@ -20,9 +20,15 @@ def connect(handle: DeploymentHandle[Any]) -> None:
     """Connect a handle without a request: its request router then follows the replicas.
 
     Blocks, for the controller is asked. In Ray 2.60 `DeploymentHandle._init` does it, which fails when the
-    handle is connected already.
+    handle is connected already. Calls are answered whole from then on. By default each is a stream, whose end
+    blocks the event loop of the replica until the caller has the answer (`execute_streaming_generator_async`
+    in ray/_raylet.pyx): one that answers a node which was cut off answers nobody else, nor Serve's health
+    checks, for half a minute or more. What is lost is the refusal beyond `max_ongoing_requests`.
     """
-    handle._init()  # type: ignore[no-untyped-call]
+    if not handle.is_initialized:
+        handle._init()  # type: ignore[no-untyped-call]
+    router: Any = handle._router
+    router._asyncio_router._enable_strict_max_ongoing_requests = False
 
 
 def open_handle(deployment: str, application: str) -> DeploymentHandle[Any]:

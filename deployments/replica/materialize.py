@@ -94,9 +94,9 @@ def _fetch_overrides(spec: ModelSpec) -> LocalCopy:
 
 
 def _fetch(cache: NodeCache, spec: ModelSpec) -> Lease:
-    from app.ray_adapter.handles import new_handle  # where the manager is in this process, there is no Ray
+    from app.ray_adapter.handles import open_handle  # where the manager is in this process, there is no Ray
 
-    manager: Any = new_handle(MANAGER, spec.manager)
+    manager: Any = open_handle(MANAGER, spec.manager)
     try:
         listing: list[tuple[str, int]] = manager.override_listing.remote(spec.bundle).result()
 

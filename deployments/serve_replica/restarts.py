@@ -16,7 +16,7 @@ import msgspec
 from app.core.encoding import to_msgpack
 from app.core.pauses import growing_pause
 from app.ray_adapter import store
-from app.ray_adapter.handles import new_handle
+from app.ray_adapter.handles import connect, new_handle
 from deployments.spec import MANAGER, ModelSpec
 
 logger = logging.getLogger(__name__)
@@ -146,6 +146,7 @@ class Restarts:
 def _tell_manager(spec: ModelSpec, reason: str) -> None:
     manager: Any = new_handle(MANAGER, spec.manager)
     try:
+        connect(manager)
         manager.explain.remote(spec.application, reason).result(timeout_s=_ANSWER_S)
     except Exception as error:
         logger.warning("the repository manager does not answer: %r", error)

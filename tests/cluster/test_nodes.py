@@ -3,8 +3,10 @@
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +19,7 @@ import tritonclient.http
 from tests.cluster.conftest import write_model
 from tests.cluster.given_model import MODEL, OVERRIDE, constant
 from tests.cluster.load import Load
-from tests.server import Server, wait_until
+from tests.server import ROOT, Server, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -151,6 +153,28 @@ def test_second_server_of_a_cluster_is_refused(cluster: Nodes, server: Server, t
     reasons = [line for line in second.output().splitlines() if line.startswith("error: creating server: ")]
     assert len(reasons) == 1 and text in reasons[0], second.output()
     assert server.ready()
+
+
+def test_who_takes_no_answers_does_not_keep_the_manager_from_others(cluster: Nodes, server: Server) -> None:
+    """As an ingress whose machine was cut off, which the manager answers every five seconds."""
+    client = tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60)
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "follower.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **cluster.env, "PYTHONPATH": str(ROOT)},
+    ) as follower:
+        try:
+            assert follower.stdout is not None and follower.stdout.readline().startswith(b"TABLE")
+            follower.send_signal(signal.SIGSTOP)
+            begun = time.monotonic()
+            while time.monotonic() - begun < 8.0:
+                asked = time.monotonic()
+                client.get_model_repository_index()
+                assert time.monotonic() - asked < 3.0
+                time.sleep(0.1)
+        finally:
+            follower.kill()
 
 
 def test_every_node_has_an_ingress_as_nodes_come_and_go(cluster: Nodes, server: Server) -> None:

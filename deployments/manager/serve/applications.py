@@ -29,7 +29,7 @@ from app.ray_adapter.applications import (
     run_application,
     scale_deployment,
 )
-from app.ray_adapter.handles import new_handle
+from app.ray_adapter.handles import connect, new_handle
 from deployments.builder import build
 from deployments.manager.serve.replicas import update_replicas, watch_replicas
 from deployments.parameters import ReplicaParameters, replica_parameters
@@ -290,6 +290,7 @@ async def _ask(application: str, deployment: str, method: str) -> Any:
     handle: Any = new_handle(deployment, application)
     try:
         async with asyncio.timeout(_ANSWER_S):
+            await asyncio.to_thread(connect, handle)
             return await getattr(handle, method).remote()
     except Exception as error:
         logger.warning("no ingress answers %s: %r", method, error)
