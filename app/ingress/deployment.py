@@ -55,8 +55,8 @@ logger = logging.getLogger(__name__)
 
 _NOTICE_S = 0.5
 """Time between not-ready health and the closing of listening sockets, for load balancers to notice."""
-_FAULT_S = 15.0
-"""A manager that has ended is started again in less: its requests wait for it."""
+_FAULT_S = 5.0
+"""What has ended is mostly started again in less: requests wait for it. They are answered within 10 s."""
 
 
 class Ingress:

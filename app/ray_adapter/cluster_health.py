@@ -67,6 +67,7 @@ class Part:
         self._close = close
         self._answer_s = answer_s
         self._silent = False
+        self._unheard_since = 0.0
         self._known = False
 
     def look(self, now: float) -> None:
@@ -82,6 +83,11 @@ class Part:
         """Return whether something is wrong for so long."""
         return bool(self.fault) and now - self.since >= seconds
 
+    def is_away(self, seconds: float, now: float) -> bool:
+        """Return whether it has been of no use for so long; one that is silent, since it was asked."""
+        since = min(self.since, self._unheard_since) if self._silent else self.since
+        return bool(self.fault) and now - since >= seconds
+
     async def keep_asking(self) -> None:
         """Ask again and again, one question at a time; close the connection when this is cancelled."""
         try:
@@ -91,18 +97,24 @@ class Part:
 
     async def _keep_asking(self) -> None:
         while True:
+            asked = time.monotonic()
             question = asyncio.ensure_future(self._ask())
             question.add_done_callback(_retrieve)
             answered, _ = await asyncio.wait({question}, timeout=self._answer_s)
             if not answered:
-                self._silent = self._known  # what has never answered may be out of reach by design
+                self._miss(asked)
                 await asyncio.wait({question})
             try:
                 self.process = question.result() or self.process
                 self._silent, self._known = False, True
             except Exception:
-                self._silent = self._known
+                self._miss(asked)
             await self._next_question()
+
+    def _miss(self, asked: float) -> None:
+        """Note that a question has no answer; what has never answered may be out of reach by design."""
+        if self._known and not self._silent:
+            self._silent, self._unheard_since = True, asked
 
     async def _next_question(self) -> None:
         """Wait for the turn of the next question.
@@ -143,8 +155,8 @@ class ClusterHealth:
                 await next_turn(_LOOK_S)
 
     def lasting(self, seconds: float, now: float) -> str:
-        """Return what has been wrong for so long; "" for nothing."""
-        return ", ".join(f"{part.name} {part.fault}" for part in self._parts if part.lasts(seconds, now))
+        """Return what has been of no use for so long; "" for nothing."""
+        return ", ".join(f"{part.name} {part.fault}" for part in self._parts if part.is_away(seconds, now))
 
     def look(self, now: float) -> None:
         """Bring `fault` up to date."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
 from typing import Any, Protocol
 
 import msgspec
@@ -20,8 +21,10 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
 _LOOK_S = 1.0
-_PATIENCE = 5
+_PATIENCE = 2
 """Looks in a row at which something that the manager needs is missing, after which nobody waits for it."""
+_SILENCE_S = 8.0
+"""Time without any answer of the manager, after which nobody waits for it: it answers `watch` after 5 s."""
 _AWAY = "models cannot be loaded, unloaded, replaced or listed at present"
 MAX_CALLS = 512
 """Calls of clients in flight: fewer than Serve's limit for the manager, which ingresses also use."""
@@ -33,7 +36,8 @@ class ManagerClient:
     """The repository manager behind its Serve handle.
 
     A call goes on after its client has disconnected, so calls in flight are limited in number and bytes. It
-    may take as long as it takes while the manager can work; else it is answered after some seconds.
+    may take as long as it takes while the manager can work; else it is answered within ten seconds. Who makes
+    calls also follows the manager (`follow`), which shows that it answers.
 
     Args:
         handle: the Serve handle.
@@ -44,6 +48,7 @@ class ManagerClient:
         self._handle = handle
         self._fault = fault
         self._calls: dict[asyncio.Future[Any], int] = {}
+        self._heard = 0.0
 
     async def index(self) -> list[tuple[str, str, str, str]]:
         rows: list[tuple[str, str, str, str]] = await self._call(self._handle.index)
@@ -120,12 +125,15 @@ class ManagerClient:
         call = asyncio.ensure_future(_result(method.remote(*arguments)))
         calls[call] = nbytes
         call.add_done_callback(self._on_done)
-        missed = 0
+        missed, begun = 0, monotonic()
         while not (await asyncio.wait({call}, timeout=_LOOK_S))[0]:
             fault = self._fault()
             missed = missed + 1 if fault else 0
-            if missed >= _PATIENCE:
-                raise unavailable(f"{_AWAY}: {fault}; what was begun goes on when that is back")
+            if missed < _PATIENCE and monotonic() - max(begun, self._heard) > _SILENCE_S:
+                fault = "the repository manager does not answer"
+            elif missed < _PATIENCE:
+                continue
+            raise unavailable(f"{_AWAY}: {fault}; what was begun goes on when that is back")
         return call.result()
 
     def _require_health(self) -> None:
@@ -156,6 +164,7 @@ class ManagerClient:
         except asyncio.CancelledError:
             response.cancel()
             raise
+        self._heard = monotonic()
         return table
 
     async def receive(self, ingress: str, number: int) -> None:

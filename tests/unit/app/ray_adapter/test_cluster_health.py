@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,6 +155,24 @@ async def test_process_that_runs_is_asked_half_as_often_until_it_is_in_trouble(
     else:
         peer.failing = True
     await until(lambda: turns[-3:] == [2.0, 2.0, 2.0])
+    asking.cancel()
+
+
+async def test_part_that_fell_silent_was_of_no_use_since_it_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(cluster_health, "time", SimpleNamespace(monotonic=lambda: now))
+    peer = Peer()
+    part = Part("it", peer.ask, ANSWER_S)
+    asking = asyncio.create_task(part.keep_asking())
+    await until(lambda: peer.asked > 1)
+    peer.answers.clear()
+    await until(lambda: fault(part, 105.0) == "does not answer")
+    health = ClusterHealth([part])
+    health.look(105.0)
+    assert health.lasting(5.0, 105.0) == "it does not answer" and not part.lasts(5.0, 105.0)
+    assert not health.lasting(5.1, 105.0)
     asking.cancel()
 
 

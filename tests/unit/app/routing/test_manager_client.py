@@ -114,6 +114,25 @@ async def test_load_takes_as_long_as_it_takes_while_the_manager_can_work() -> No
     await asyncio.wait_for(loading, 5)
 
 
+@pytest.mark.usefixtures("quick_looks")
+async def test_call_of_a_manager_that_answers_nothing_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(manager_client, "monotonic", lambda: now)
+    table = Method(b"table")
+    client = ManagerClient(SimpleNamespace(index=SimpleNamespace(remote=Response), watch=table))
+    asking = asyncio.create_task(client.index())
+    for _ in range(3):  # it answers others meanwhile
+        await asyncio.sleep(0.03)
+        await client.watch("me", 3)
+        now += manager_client._SILENCE_S
+    await asyncio.sleep(0.03)
+    assert not asking.done()
+    now += 0.1
+    text = "at present: the repository manager does not answer; what was begun goes on when that is back"
+    with pytest.raises(InferError, match=text):
+        await asyncio.wait_for(asking, 5)
+
+
 async def test_manager_calls_are_limited_also_after_their_clients_left() -> None:
     answers: list[asyncio.Future[None]] = []
 
