@@ -43,6 +43,8 @@ from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
 from deployments.model_store.registered import PREFIX as REGISTERED
 from deployments.model_store.registered import RegisteredModels
+from deployments.model_store.started import PREFIX as STARTED
+from deployments.model_store.started import StartedModels
 from deployments.residency.on_demand import OnDemand
 from deployments.rollout import state_files
 from deployments.rollout.driver import RolloutDriver
@@ -102,6 +104,8 @@ class RepositoryManager:
             rollouts, self.lifecycle, judge, self._background, self._scaler.missing, executions
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
+        startup = settings.repository.startup_models
+        self._started = StartedModels(StoredValues(store, STARTED), key, startup)
         self._start: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
         self._stopping = False
@@ -160,6 +164,10 @@ class RepositoryManager:
         """Take a model out of service; an unknown model is no error (as in Triton)."""
         await self._require_explicit()
         await self._requests.unload(name, unload_dependents, requester)
+        entries = self.lifecycle.entries.items()
+        await self._started.forget(
+            [each for each, versions in entries if all(e.unloaded_by_request for e in versions.values())]
+        )
 
     async def demand(self, name: str) -> None:
         """Have an idle model served, by its identifier; return when every ingress routes to a replica.
@@ -259,8 +267,9 @@ class RepositoryManager:
     async def _start_up(self) -> None:
         lifecycle = self.lifecycle
         lost = await recover(lifecycle, self._catalog, self._overrides, self._ingress, self._background)
+        served = frozenset(lifecycle.entries)
         # A restart of the manager must not make the server unready.
-        self.lifecycle.initialised = self.lifecycle.all_loaded = bool(self.lifecycle.entries)
+        self.lifecycle.initialised = self.lifecycle.all_loaded = bool(served)
         self._follow_nodes()
         await self._on_demand.start(self._catalog, lambda: applications.routed_ensembles(*self._ingress))
         await self.lifecycle.publish()
@@ -270,7 +279,7 @@ class RepositoryManager:
         await self._requests.release_files()
         on_disk = await self._scan_at_start()
         if on_disk is not None:
-            await self._load_at_start(on_disk, lost)
+            await self._load_at_start(on_disk, served, lost)
 
     async def _scan_at_start(self) -> Mapping[str, ModelEntry] | None:
         """Return the models of the repositories; None when they cannot be read and nothing is served."""
@@ -284,10 +293,17 @@ class RepositoryManager:
             await self.lifecycle.publish()
             return None
 
-    async def _load_at_start(self, on_disk: Mapping[str, ModelEntry], lost: Collection[str]) -> None:
+    async def _load_at_start(
+        self, on_disk: Mapping[str, ModelEntry], served: frozenset[str], lost: Collection[str]
+    ) -> None:
         seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
         poller = Poller({**dict.fromkeys(self.lifecycle.entries, "served"), **seen})
         startup = {*self._catalog.startup_models(on_disk)}
+        started = None
+        if self._settings.repository.control_mode != "poll":
+            started = await self._started.recover()
+        if started is not None:  # what runs stays as it is: nobody has asked for changed files
+            startup = (startup & started) - served
         wanted = self._on_demand.wanted(startup - self._overridden())
         names = sorted({*wanted, *lost, *self._unreachable()})
         progress = asyncio.create_task(load_messages.report_progress(names, self.lifecycle.entries))
@@ -301,6 +317,8 @@ class RepositoryManager:
         await self.lifecycle.publish_and_wait()
         self.lifecycle.initialised = True
         await self.lifecycle.publish_and_wait()
+        if started is None:
+            await self._started.keep(self.lifecycle.start_names)
         for text in start_tables(self._settings, self.table):
             logger.info("\n%s", text, extra=VERBATIM)
         if self._settings.repository.control_mode == "poll":

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from app.core.errors import InferError
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 _DESCRIBE_S = 30.0
 """Time for an application to answer, which Serve may be restarting itself."""
+_ANSWER_S = 12.0
+"""Time for a replica, before another is asked: some may have gone with their node. A busy one takes 10 s."""
+_PAUSE_S = 0.5
 
 
 class _Found(NamedTuple):
@@ -120,11 +124,17 @@ async def _adopt(generations: Iterable[ModelApplication], deployer: Deployer, ta
 
 async def _describe(found: ModelApplication) -> Description | None:
     """Return the description of an application, which may say that it failed; None without an answer."""
-    try:
+    failure: Exception = TimeoutError()
+    with suppress(TimeoutError):
         async with asyncio.timeout(_DESCRIBE_S):
             if found.empty:  # only a replica can describe it; it ends again when nothing asks for it
                 await applications.wake(found.application, found.deployment)
-            return await applications.describe(found.deployment, found.application)
-    except Exception as error:
-        logger.warning("application '%s' does not answer and is replaced: %r", found.application, error)
-        return None
+            while True:
+                try:
+                    async with asyncio.timeout(_ANSWER_S):
+                        return await applications.describe(found.deployment, found.application)
+                except Exception as error:
+                    failure = error
+                await asyncio.sleep(_PAUSE_S)
+    logger.warning("application '%s' does not answer and is replaced: %r", found.application, failure)
+    return None

@@ -6,11 +6,12 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.routing.table import decode_table
+from deployments.manager import recovery
 from deployments.manager.serve import applications
 from deployments.manager.serve.applications import ModelApplication, parse_application
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.manager.manager_bench import Bench, load, reason, states
-from tests.unit.deployments.model_directories import KEY
+from tests.unit.deployments.model_directories import CONFIG, KEY
 from tests.waiting import until
 
 
@@ -57,8 +58,11 @@ async def test_recovery_picks_the_newest_generation(bench: Bench) -> None:
     assert bench.serve.deployed == ["m:1"]
 
 
-async def test_recovery_skips_a_generation_that_does_not_serve(bench: Bench) -> None:
+async def test_recovery_skips_a_generation_that_does_not_serve(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The manager died while a reload was about to fail: the version before it is the one in service."""
+    monkeypatch.setattr(recovery, "_DESCRIBE_S", 0.01)
     bench.serve.running["m:1"] = description("m", "m:1")
     bench.serve.running["m:1@2"] = description("m", "m:1@2", error="Internal: no such file")
     bench.serve.running["m:1@3"] = description("m", "m:1@3")
@@ -68,6 +72,70 @@ async def test_recovery_skips_a_generation_that_does_not_serve(bench: Bench) -> 
     made = await bench.start_explicit()
     assert list(made.table.applications) == ["m:1"]
     await until(lambda: sorted(bench.serve.deleted) == ["m:1@2", "m:1@3", "m:1@4"])
+
+
+async def test_application_is_asked_again_before_it_is_replaced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call may go to a replica that went with its node, while others serve."""
+    bench.add("m")
+    await bench.start_explicit("m")
+    monkeypatch.setattr(recovery, "_PAUSE_S", 0.001)
+    bench.serve.failures["m:1"] = RuntimeError("the actor died")
+    describe, asked = bench.serve.describe, []
+
+    async def third_time(model: str, application: str) -> Description:
+        asked.append(application)
+        if len(asked) == 3:
+            bench.serve.failures.clear()
+        return await describe(model, application)
+
+    monkeypatch.setattr(applications, "describe", third_time)
+    made = await bench.start_explicit("m")
+    assert asked == ["m:1"] * 3
+    assert list(made.table.applications) == bench.serve.deployed == ["m:1"]
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+async def test_restarted_manager_takes_no_files_that_nobody_asked_for(bench: Bench, mode: str) -> None:
+    settings = {"model_control_mode": mode}
+    if mode == "explicit":
+        settings["load_model"] = "*"
+    for name in ("changed", "lost", "failed", "unloaded"):
+        bench.add(name)
+    bench.serve.failures["failed:1"] = "Internal: no such file"
+    first = await bench.start(**settings)
+    if mode == "explicit":
+        await first.unload("unloaded")
+    bench.add("changed", CONFIG.replace("4", "8"))
+    bench.add("new")
+    del bench.serve.running["lost:1"]
+    bench.serve.deployed.clear()
+    second = await bench.start(**settings)
+    assert sorted(bench.serve.deployed) == ["failed:1", "lost:1"]
+    assert "changed:1" in second.table.applications
+    assert second.table.initialised
+
+
+async def test_manager_that_died_during_the_start_does_not_leave_models_out(bench: Bench) -> None:
+    bench.add("m")
+    bench.add("slow")
+    bench.serve.gates["slow"] = asyncio.Event()
+    first = bench.begin()
+    await first.check_health()
+    await until(lambda: "m:1" in first.table.applications)
+    bench.serve.gates.clear()
+    second = await bench.start()
+    assert sorted(second.table.applications) == ["m:1", "slow:1"]
+
+
+async def test_restarted_manager_follows_files_in_mode_poll(bench: Bench) -> None:
+    bench.add("m")
+    await bench.start(model_control_mode="poll")
+    bench.add("m", CONFIG.replace("4", "8"))
+    bench.add("new")
+    second = await bench.start(model_control_mode="poll")
+    assert sorted(second.table.applications) == ["m:1@2", "new:1"]
 
 
 async def test_models_of_another_deployment_are_reloaded(bench: Bench) -> None:
