@@ -41,6 +41,7 @@ from app.native.choice import is_native
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
 from app.ray_adapter.handles import connect
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
+from app.ray_adapter.orphans import end_with_raylet
 from app.rollout.reporter import OutcomeReporter
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.routing.manager_client import ManagerClient, follow
@@ -63,6 +64,7 @@ class Ingress:
     """One ingress replica. Several on one node share the ports (SO_REUSEPORT)."""
 
     def __init__(self, settings: ServerSettings, key: bytes, manager: Any) -> None:
+        end_with_raylet()
         configure_logging(settings.log)
         self._settings = settings
         self._key = key

@@ -20,6 +20,7 @@ from app.core.rollout.status import RolloutChange
 from app.core.tasks import Tasks
 from app.ray_adapter import store
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
+from app.ray_adapter.orphans import end_with_raylet
 from app.ray_adapter.serve_log import omit_failures
 from app.routing.router import Router
 from app.routing.table import RoutingTable, encode_table
@@ -79,6 +80,7 @@ class RepositoryManager:
     """
 
     def __init__(self, settings: ServerSettings, key: bytes, ingress: tuple[str, str]) -> None:
+        end_with_raylet()
         configure_logging(settings.log)
         omit_failures(InferError)  # a refused load is logged in one line
         self._settings = settings

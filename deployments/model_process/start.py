@@ -21,7 +21,7 @@ _TITLE: Final = " " * 256
 _TRIES: Final = 3
 _ANSWER_S: Final = 30.0
 """For the imports of a server that has just been started, on a busy machine. One that takes longer hangs."""
-_IDLE_S: Final = 60.0
+_IDLE_S: Final = 30.0
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from app.core.errors import InferError, text_of, unavailable
 from app.core.numpy_threads import follow_variable
 from app.core.observability.log import configure_logging
 from app.ray_adapter.node import listen_host, node_id, replica_rank
+from app.ray_adapter.orphans import end_with_raylet
 from app.routing.handle_calls import HandleCalls, public_errors
 from app.transport.event_loop_thread import LoopThread
 from backends import executes_python
@@ -43,6 +44,7 @@ class ModelVersion:
 
     def __init__(self, spec: bytes) -> None:
         gc.freeze()  # Ray's and Serve's objects live on: collections during the load need not visit them
+        end_with_raylet()
         follow_variable()
         self._spec = msgspec.msgpack.decode(spec, type=ModelSpec)
         configure_logging(self._spec.log)

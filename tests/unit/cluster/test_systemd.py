@@ -1,4 +1,4 @@
-"""The unit of systemd, checked by systemd and by the command line that it starts."""
+"""The units of systemd, checked by systemd and by the command lines that they start."""
 
 import re
 import shlex
@@ -7,12 +7,15 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+import click.testing
 import pytest
+from ray.scripts import scripts
 
 from app.cli import parse
 from tests.server import ROOT
 
 UNIT: Final = (ROOT / "cluster/systemd/nereid.service").read_text()
+NODE: Final = (ROOT / "cluster/systemd/nereid-node.service").read_text()
 ANALYZE: Final = shutil.which("systemd-analyze")
 EXPOSURE: Final = "20"
 """In tenths; 10 is a program that may do everything."""
@@ -22,17 +25,18 @@ def analyze(directory: Path, unit: str, *words: str) -> subprocess.CompletedProc
     if ANALYZE is None:
         pytest.skip("systemd-analyze is not installed")
     path = directory / "nereid.service"
-    path.write_text(unit.replace("/opt/nereid/bin/nereid", "/bin/true"))
+    path.write_text(re.sub("/opt/nereid/bin/[a-z]+", "/bin/true", unit))
     return subprocess.run([ANALYZE, *words, path], capture_output=True, text=True, check=False)
 
 
-def value(name: str) -> str:
-    (found,) = re.findall(rf"^{name}=(.*)$", UNIT, re.MULTILINE)
+def value(name: str, unit: str = UNIT) -> str:
+    (found,) = re.findall(rf"^{name}=(.*)$", unit, re.MULTILINE)
     return str(found)
 
 
-def test_systemd_has_nothing_to_say(tmp_path: Path) -> None:
-    done = analyze(tmp_path, UNIT, "verify")
+@pytest.mark.parametrize("unit", [UNIT, NODE])
+def test_systemd_has_nothing_to_say(tmp_path: Path, unit: str) -> None:
+    done = analyze(tmp_path, unit, "verify")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -54,7 +58,7 @@ def test_the_program_may_do_little(tmp_path: Path) -> None:
         words = ("security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager")
         return analyze(tmp_path, unit, *words).returncode == 0
 
-    assert low(UNIT)
+    assert low(UNIT) and low(NODE)
     assert not low(UNIT.replace("CapabilityBoundingSet=\n", ""))
 
 
@@ -63,3 +67,12 @@ def test_the_program_is_given_time_to_end(tmp_path: Path) -> None:
     program, *arguments = shlex.split(command)
     assert program == "/opt/nereid/bin/nereid"
     assert int(value("TimeoutStopSec")) >= parse(arguments).server.exit_timeout_s + 30
+
+
+def test_a_node_joins_again_and_leaves_no_process_behind() -> None:
+    """`ray start` ends with its raylet only with --block; systemd ends what else is in its control group."""
+    assert value("ExecStart", NODE) == "/opt/nereid/bin/ray start $NODE --block"
+    assert value("Restart", NODE) == "always"
+    assert "KillMode=" not in NODE
+    start = click.testing.CliRunner().invoke(scripts.cli, ["start", "--help"]).output
+    assert "--block" in start and "--address" in start
