@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tests.long.namespaces import GATEWAY, require
 from tests.long.node_load import HEADER, NodeLoad, Row, answer, judge
-from tests.long.ray_nodes import Nodes, running
+from tests.long.ray_nodes import MANAGER, RESTORED, STEADY, Nodes, running
 from tests.long.server import say
 from tests.rollout_calls import ask_http
 from tests.server import ROOT, wait_until
@@ -28,15 +28,14 @@ _AWAY_S: Final = 30.0
 _BACK_S: Final = 120.0
 _REDIS_PORT: Final = 6399
 _FURTHER: Final = "add_one"
-_CANDIDATE: Final = "ServeReplica:steady:2"
+_VERSIONS: Final = (f"{STEADY}:1", f"{STEADY}:2")
 _WEIGHT: Final = 60
 """Percent: of two replicas, that needs both."""
-_MANAGER: Final = "ServeReplica:nereid:repository-manager"
 STORAGES: Final[Mapping[str, Mapping[str, str]]] = {
-    "rocksdb": {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": "/tmp/gcs"},
+    "rocksdb": RESTORED,
     "redis": {"RAY_REDIS_ADDRESS": f"{GATEWAY}:{_REDIS_PORT}"},
 }
-"""Settings of the head's Ray; the head's /tmp survives here."""
+"""Settings of the head's Ray."""
 
 
 @contextmanager
@@ -52,17 +51,13 @@ def redis() -> Iterator[None]:
 
 def begin_rollout(nodes: Nodes) -> Any:
     """Start a rollout of `steady` that gives version 2 three of five requests; return its status."""
-    directory = nodes.directory / "models" / "steady"
+    directory = nodes.models / STEADY
     shutil.copytree(directory / "1", directory / "2")
-    config = directory / "config.pbtxt"
-    config.write_text(config.read_text().replace("seat", "spare"))
     spec = {"step": {"min_requests": 10**9, "max_seconds": 10**6}}
     status, started = ask_http(_worker(nodes), "steady", {"action": "start", "weight": _WEIGHT, "spec": spec})
     if status != "200":
         sys.exit(f"the rollout does not start: {started}")
-    for machine in (nodes.head, nodes.worker):
-        if len(machine.processes(_CANDIDATE)) != 1:
-            sys.exit(f"the candidate has no replica at {machine.address}")
+    wait_until(lambda: nodes.whole(*_VERSIONS), _BACK_S, "both versions on both machines")
     return started
 
 
@@ -88,14 +83,14 @@ def lose(nodes: Nodes) -> Row:
     with NodeLoad(nodes.worker.address, CONNECTIONS) as load:
         begun = time.monotonic()
         wait_until(lambda: min(load.answered_by(n, begun) for n in (2, 3)) > 200, 30.0, "both answer")
-        say(f"the repository manager runs on the {'head' if nodes.head.processes(_MANAGER) else 'worker'}")
+        say(f"the repository manager runs on the {'head' if nodes.head.processes(MANAGER) else 'worker'}")
         at = time.monotonic()
         nodes.head.switch_off()
         time.sleep(_AWAY_S)
         nodes.head.switch_on()
         nodes.start_ray(nodes.head)
         say(f"the head's Ray runs after {time.monotonic() - at:.1f} s")
-        wait_until(nodes.whole, _BACK_S, "a replica on each machine")
+        wait_until(lambda: nodes.whole(*_VERSIONS), _BACK_S, "both versions on both machines")
         back = time.monotonic()
         wait_until(lambda: load.answered_by(2, back) > 200, 30.0, "the head answers again")
         return judge("head off for 30 s", load, at, time.monotonic())
@@ -104,7 +99,7 @@ def lose(nodes: Nodes) -> Row:
 def load_another(nodes: Nodes) -> float:
     """Load a further model by a request to the worker, and ask it at both; return the seconds it took."""
     begun = time.monotonic()
-    shutil.copytree(ROOT / "tests/long/models" / _FURTHER, nodes.directory / "models" / _FURTHER)
+    shutil.copytree(ROOT / "tests/long/models" / _FURTHER, nodes.models / _FURTHER)
     url = f"http://{nodes.worker.address}:8000/v2/repository/models/{_FURTHER}/load"
     with urllib.request.urlopen(url, b"{}", timeout=120):
         took = time.monotonic() - begun

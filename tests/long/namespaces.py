@@ -22,7 +22,7 @@ NETWORK: Final = "10.99.77"
 GATEWAY: Final = f"{NETWORK}.1"
 """The address of this machine on the bridge."""
 _BRIDGE: Final = "nereidbr"
-_NEEDED: Final = ("ip", "unshare", "nsenter")
+_NEEDED: Final = ("ip", "tc", "unshare", "nsenter")
 _START: Final = """\
 mount --make-rprivate /
 {shared}mount --rbind {directory}/tmp /tmp
@@ -55,6 +55,7 @@ def discard(*words: str) -> None:
 @contextmanager
 def bridge() -> Iterator[None]:
     """A bridge between the machines, with an address of ours on it; one program at a time has it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # who ends this ends the machines too
     with Path(f"/run/{_BRIDGE}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,10 +114,7 @@ class Machine:
 
     def _remove(self) -> None:
         """Remove its network, also a killed run's. A link goes some time after its namespace does."""
-        pids = subprocess.run(
-            ["ip", "netns", "pids", self._name], capture_output=True, text=True, timeout=60.0, check=False
-        )
-        for pid in map(int, pids.stdout.split()):
+        for pid in self._pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         discard("ip", "link", "del", self._name)
@@ -164,8 +162,13 @@ class Machine:
         """Take it off the network: nobody is told."""
         command("ip", "link", "set", self._name, "down")
 
+    def deafen(self) -> None:
+        """Drop all that is sent to it: what it sends still arrives."""
+        command("tc", "qdisc", "replace", "dev", self._name, "root", "pfifo", "limit", "0")
+
     def join(self) -> None:
         """Put it on the network again."""
+        discard("tc", "qdisc", "del", "dev", self._name, "root")
         command("ip", "link", "set", self._name, "up")
 
     def run(
@@ -185,13 +188,28 @@ class Machine:
             check=False,
         )
 
+    def spawn(self, words: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start a command on it, which ends with it; its output is in a file beside those of the machine."""
+        first = self._first
+        assert first is not None
+        enter = ("nsenter", "--target", str(first.pid), "--net", "--pid", "--mount", "env", "-C", str(ROOT))
+        with (self.directory / "spawned.log").open("ab") as log:
+            subprocess.Popen(
+                [*enter, *words], env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
     def processes(self, title: str) -> list[psutil.Process]:
         """Its processes with these words in their command lines."""
-        network = os.stat(f"/run/netns/{self._name}").st_ino
         found = []
-        for process in psutil.process_iter():
-            with suppress(OSError, psutil.Error):
-                inside = os.stat(f"/proc/{process.pid}/ns/net").st_ino == network
-                if inside and title in " ".join(process.cmdline()) and process.status() != "zombie":
+        for pid in self._pids():
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if title in " ".join(process.cmdline()) and process.status() != "zombie":
                     found.append(process)
         return found
+
+    def _pids(self) -> list[int]:
+        pids = subprocess.run(
+            ["ip", "netns", "pids", self._name], capture_output=True, text=True, timeout=60.0, check=False
+        )
+        return [int(pid) for pid in pids.stdout.split()]

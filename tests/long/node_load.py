@@ -1,16 +1,16 @@
-"""Clients of the suites that lose machines: the model `steady` says which machine has answered."""
+"""Clients of the suites that lose machines: copies of the model `steady` say which machine has answered."""
 
 import http.client
+import itertools
 import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tests.long.client_threads import ClientThreads
 
-_PATH: Final = "/v2/models/steady/infer"
 _TIMEOUT_S: Final = 60.0
 _PAUSE_S: Final = 0.1
 _NOTICED_S: Final = 1.0
@@ -32,12 +32,17 @@ class Request(NamedTuple):
 class NodeLoad(ClientThreads):
     """Connections to one machine, each with one request after the other; asks for its readiness too."""
 
-    def __init__(self, address: str, connections: int) -> None:
+    def __init__(self, address: str, connections: int, models: Sequence[str] = ("steady",)) -> None:
         self._address = address
+        self._models = itertools.cycle(models)
         self.requests: list[Request] = []
         self.unready: list[float] = []
         """When the machine said that it is not ready."""
         super().__init__([*[self._run] * connections, self._watch], _TIMEOUT_S)
+
+    def answered_since(self, since: float) -> int:
+        """Return how many requests were answered since a moment."""
+        return sum(bool(r.machine) and r.ended >= since for r in list(self.requests))
 
     def answered_by(self, machine: int, since: float) -> int:
         """Return how many requests a machine has answered since a moment."""
@@ -45,21 +50,24 @@ class NodeLoad(ClientThreads):
 
     def _run(self) -> None:
         connection = http.client.HTTPConnection(self._address, 8000, timeout=_TIMEOUT_S)
+        path = f"/v2/models/{next(self._models)}/infer"
         while not self.stop.is_set():
             begun = time.monotonic()
             try:
-                machine, failure = self._ask(connection), ""
+                machine, failure = self.ask(connection, path), ""
             except (OSError, http.client.HTTPException, ValueError) as error:
-                machine, failure = 0, str(error) or repr(error)
+                machine, failure = 0, f"{path}: {error or repr(error)}"
                 connection.close()
             self.requests.append(Request(begun, time.monotonic(), machine, failure))
             if failure:
                 self.stop.wait(_PAUSE_S)
         connection.close()
 
-    def _ask(self, connection: http.client.HTTPConnection) -> int:
+    @staticmethod
+    def ask(connection: http.client.HTTPConnection, path: str) -> int:
+        """Send a request; return the machine that has answered, or raise ValueError."""
         tensor = {"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}
-        connection.request("POST", _PATH, json.dumps({"inputs": [tensor]}))
+        connection.request("POST", path, json.dumps({"inputs": [tensor]}))
         response = connection.getresponse()
         body = json.loads(response.read())
         if response.status != 200:
@@ -75,6 +83,42 @@ class NodeLoad(ClientThreads):
                 self.unready.append(time.monotonic())
 
 
+class Management(ClientThreads):
+    """Calls of the repository manager by way of one machine: the index, and a load of what is loaded."""
+
+    def __init__(self, address: str, model: str) -> None:
+        paths = ("repository/index", f"repository/models/{model}/load")
+        self._urls = [f"http://{address}:8000/v2/{path}" for path in paths]
+        self._calls: list[Request] = []
+        super().__init__([self._run], _TIMEOUT_S)
+
+    @staticmethod
+    def load(address: str, model: str) -> None:
+        """Load a model."""
+        url = f"http://{address}:8000/v2/repository/models/{model}/load"
+        with urllib.request.urlopen(url, b"{}", timeout=120):
+            pass
+
+    def judge(self, since: float) -> tuple[float, float]:
+        """Return the seconds of the slowest call, and the longest time without an answer that is no error."""
+        calls = [call for call in list(self._calls) if call.ended >= since]
+        moments = [since, *(call.ended for call in calls if not call.failure), time.monotonic()]
+        longest = max(after - before for before, after in itertools.pairwise(moments))
+        return max((call.seconds for call in calls), default=_TIMEOUT_S), longest
+
+    def _run(self) -> None:
+        for url in itertools.cycle(self._urls):
+            if self.stop.wait(_PAUSE_S):
+                return
+            begun, failure = time.monotonic(), ""
+            try:
+                with urllib.request.urlopen(url, b"{}", timeout=_TIMEOUT_S) as response:
+                    response.read()
+            except OSError as error:
+                failure = str(error)
+            self._calls.append(Request(begun, time.monotonic(), 0, failure))
+
+
 def ready(address: str) -> bool:
     """Whether a machine says that it is ready."""
     try:
@@ -82,6 +126,18 @@ def ready(address: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def ask(address: str, model: str) -> str:
+    """Ask for a copy of `steady` at a machine; return what is wrong with the answer, "" for nothing."""
+    connection = http.client.HTTPConnection(address, 8000, timeout=_TIMEOUT_S)
+    try:
+        NodeLoad.ask(connection, f"/v2/models/{model}/infer")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return str(error) or repr(error)
+    finally:
+        connection.close()
+    return ""
 
 
 def answer(address: str, model: str) -> Any:

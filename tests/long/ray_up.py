@@ -1,7 +1,8 @@
 """Runs `ray up cluster/cluster.yaml` and `serve deploy` on machines that are network namespaces of this one.
 
 A head and a worker, each with a process and mount namespace, an address on a bridge and an ssh server; a
-model is asked at both. Needs root, iproute2, util-linux, openssh-server and rsync; ends what it has started.
+model is asked at both. The worker is cut off the network and comes back, and a second `ray up` starts every
+process anew. Needs root, iproute2, util-linux, openssh-server and rsync; ends what it has started.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from tests.server import ROOT, wait_until
 _HEAD: Final = f"{NETWORK}.2"
 _WORKER: Final = f"{NETWORK}.3"
 _MODEL: Final = "add_one"
+_AWAY_S: Final = 25.0
 _SSHD: Final = """\
 ListenAddress {address}
 HostKey {directory}/host_key
@@ -96,9 +98,9 @@ def run() -> None:
         (directory / "token").touch(0o600)
         (directory / "token").write_text(secrets.token_hex(32))
         stack.enter_context(bridge())
-        for number in (2, 3):
-            made = machine(number, directory / str(number), directory / "key.pub")
-            stack.enter_context(made.connected())
+        made = [machine(number, directory / str(number), directory / "key.pub") for number in (2, 3)]
+        for each in made:
+            stack.enter_context(each.connected())
         file = str(cluster_file(directory))
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(directory / "token")}
         environment = {**os.environ, **token, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -108,9 +110,37 @@ def run() -> None:
         deploy = f"cd nereid-server && {deploy} && RAY_AUTH_MODE=token .venv/bin/serve deploy /tmp/serve.yaml"
         _timed("serve deploy", lambda: _ray(environment, ["exec", "--no-config-cache", file, deploy], 300))
         _wait_for_answers()
+        _cut(made[1])
         # Every process of Ray starts anew, and the server goes on by what the head has on its disk.
+        before = [_processes(each) for each in made]
         _timed("ray up again", lambda: _ray(environment, ["up", "-y", "--no-config-cache", file], 600))
+        for each, old in zip(made, before, strict=True):
+            if left := old & _processes(each):
+                sys.exit(f"{each.address}: processes {left} are of before the second `ray up`")
         _wait_for_answers()
+
+
+def _processes(of: Machine) -> set[int]:
+    """Return the processes of Ray, and of models, on a machine."""
+    titles = ("raylet/raylet", "ray::", "nereid: ")
+    return {process.pid for title in titles for process in of.processes(title)}
+
+
+def _cut(worker: Machine) -> None:
+    """Cut a machine off until Ray has given it up; wait until it serves again, by the monitor of the head."""
+    before = _processes(worker)
+    worker.cut()
+    time.sleep(_AWAY_S)
+    worker.join()
+    _timed(
+        "what was left on it ends", lambda: wait_until(lambda: not _left(worker, before), 60, "orphans end")
+    )
+    _timed("the worker answers by itself", lambda: _wait_for_answer(_WORKER))
+
+
+def _left(worker: Machine, before: set[int]) -> set[int]:
+    time.sleep(1.0)
+    return before & _processes(worker)
 
 
 def _wait_for_answers() -> None:
@@ -119,7 +149,7 @@ def _wait_for_answers() -> None:
 
 
 def _wait_for_answer(address: str) -> None:
-    wait_until(lambda: answer(address, _MODEL) == [2, 3], 120, f"{address} answers")
+    wait_until(lambda: answer(address, _MODEL) == [2, 3], 240, f"{address} answers")
 
 
 def _timed(what: str, work: Callable[[], object]) -> None:

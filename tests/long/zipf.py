@@ -78,7 +78,9 @@ class Clients:
                 (model,) = draw.choices(self._names, cum_weights=self._weights)
                 started = time.monotonic()
                 try:
-                    client.infer(model, [tensor])
+                    answer = client.infer(model, [tensor]).as_numpy("OUTPUT0")
+                    if answer is None or answer.tolist() != [0, 1, 2, 3]:
+                        self.errors.append(f"{model}: wrong answer {answer}")
                 except Exception as error:
                     self.errors.append(f"{model}: {error}")
                 self.latencies.append(time.monotonic() - started)
@@ -165,6 +167,8 @@ def faults(rows: list[Row], errors: list[str], budget: int) -> Iterator[str]:
         most = max(getattr(row, name) for row in rows)
         if most > EXCESS * budget:
             yield f"{name}: {most} is more than the budget of {budget} and 5 %"
+    if not rows[-1].demands:
+        yield "no model was loaded for a request"
     if not rows[-1].evictions:
         yield "no model was evicted"
 
