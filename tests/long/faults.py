@@ -47,6 +47,7 @@ TARGETS: Final = {
     "process of a model, lone": ("model add_one:1", _LONE),
     "process of a model, one of two": ("model paired:1", _PAIRED),
     "fork server of models": ("fork server of models", _LONE),
+    "fork server and a process of a model": ("fork server of models|model add_one:1", _LONE),
     "ingress, one of two": ("replica nereid:ingress", _LONE),
     "manager": ("replica nereid:repository-manager", _LONE),
     "controller": ("serve controller", _LONE),
@@ -55,7 +56,8 @@ TARGETS: Final = {
     "dashboard agent": ("dashboard/agent.py", _LONE),
     "runtime-env agent": ("runtime_env/agent/main.py", _LONE),
 }
-"""Of each row: the process, by its role or a part of its command line, and the model that is asked."""
+"""Of each row: the process, by its role or a part of its command line, and the model that is asked. Several
+processes are struck at once; all but the last may be missing: a fork server ends when nobody asks it for long."""
 SIGNALS: Final = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP}
 
 
@@ -164,6 +166,16 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
+def find_all(server: Server, patterns: str) -> list[psutil.Process]:
+    """Return the processes of these patterns; all but the last may be missing."""
+    *others, last = patterns.split("|")
+    found = [find(server, last)]
+    for pattern in others:
+        with suppress(LookupError):
+            found.append(find(server, pattern))
+    return found
+
+
 def find(server: Server, pattern: str) -> psutil.Process:
     """Return a process of the server, by its role or a part of its command line.
 
@@ -180,14 +192,15 @@ def find(server: Server, pattern: str) -> psutil.Process:
 
 def strike(server: Server, target: str, name: str, protocol: str) -> Row:
     """Send one signal to one process while clients ask; return what they saw."""
-    pattern, model = TARGETS[target]
-    victim = find(server, pattern)
+    patterns, model = TARGETS[target]
+    victims = find_all(server, patterns)
     with Load(server, protocol, model) as load, Probe(server, model) as probe:
         wait_until(lambda: len(load.events) > 20, 30, "the load runs")
         struck = time.monotonic()
-        victim.send_signal(SIGNALS[name])
+        for victim in victims:
+            victim.send_signal(SIGNALS[name])
         exit_ = _settle(server, load, probe, struck, struck + _WATCH_S[name])
-        if name == "STOP":
+        for victim in victims if name == "STOP" else []:
             with suppress(psutil.NoSuchProcess):  # it may have been replaced
                 victim.send_signal(signal.SIGCONT)
     return judge(f"{name} {target}", protocol, load.events, probe.events, struck, exit_)
