@@ -161,8 +161,8 @@ def check_every_kind(server: Server) -> Iterator[str]:
     yield from (f"afterwards {failure}" for failure in ledger.failures)
 
 
-def stop(server: Server, seen: set[psutil.Process], private: Path) -> Iterator[str]:
-    """Stop the server; yields what is left of it."""
+def stop(server: Server, seen: set[psutil.Process], private: Path, others: set[Path]) -> Iterator[str]:
+    """Stop the server; yields what is left of it. `others` was in shared memory before."""
     assert server.process is not None
     server.process.send_signal(signal.SIGTERM)
     status = server.process.wait(90)
@@ -170,28 +170,32 @@ def stop(server: Server, seen: set[psutil.Process], private: Path) -> Iterator[s
         yield f"the server exited with {status}"
     for process in psutil.wait_procs(seen, timeout=10)[1]:
         yield f"left behind: {process.pid} {' '.join(process.cmdline())[:80]}"
-    yield from (f"left behind: {path}" for path in leftovers(private))
+    yield from (f"left behind: {path}" for path in [*(shared_memory() - others), *leftovers(private)])
+
+
+def shared_memory() -> set[Path]:
+    """Files of ours in shared memory."""
+    return {path for path in Path("/dev/shm").iterdir() if path.name.startswith(("nereid", "soak-"))}
 
 
 def leftovers(private: Path) -> list[Path]:
     """Files and sockets of ours that a stopped server has left, apart from what tells why one has ended."""
-    shared = [path for path in Path("/dev/shm").iterdir() if path.name.startswith(("nereid", "soak-"))]
     directory = private / f"nereid-{os.getuid()}"
     kept = (directory / "ray", directory / "logs", private / "server.log")
     ours = [path for path in private.rglob("*") if not any(map(path.is_relative_to, kept))]
-    return [*shared, *(path for path in ours if not path.is_dir())]
+    return [path for path in ours if not path.is_dir()]
 
 
 def run(duration: float, seed: int) -> list[str]:
     """Torment a server; returns what is wrong with it."""
-    ledger = Ledger()
+    ledger, others = Ledger(), shared_memory()
     with started(INGRESS_REPLICAS) as (server, private):
         tormentor = torment(server, ledger, duration, seed)
         wrong = list(ledger.failures if ledger.success < SUCCESS else ledger.wrong)
         wrong += _attempt(lambda: wait_until(lambda: serves(server), RECOVERY_S, "ready at the end"))
         wrong += check_every_kind(server)
         tormentor.victims()  # sees those that came last
-        wrong += stop(server, tormentor.seen, private)
+        wrong += stop(server, tormentor.seen, private, others)
     for line in (*ledger.lines(), *summary(tormentor)):
         say(line)
     return wrong
