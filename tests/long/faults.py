@@ -57,7 +57,7 @@ TARGETS: Final = {
     "runtime-env agent": ("runtime_env/agent/main.py", _LONE),
 }
 """Of each row: the process, by its role or a part of its command line, and the model that is asked. Several
-processes are struck at once; all but the last may be missing: a fork server ends when nobody asks it for long."""
+processes are struck at once; all but the last may be missing, as a fork server that nobody asks for long."""
 SIGNALS: Final = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP}
 
 
