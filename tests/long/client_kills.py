@@ -29,6 +29,7 @@ import numpy as np
 import psutil
 
 import nereid_client
+from nereid_client.pool import AsyncPool
 from tests.long.client_threads import ClientThreads
 from tests.long.server import say, started
 from tests.server import ROOT, EngineServer, Server
@@ -38,6 +39,8 @@ _SEQUENCES: Final = 16
 _STEPS: Final = 20
 _LARGE: Final = 500_000_000
 _POOL_THREADS: Final = 32
+_REGISTERED_S: Final = 60.0
+"""Until a client has found a server that was started anew: gRPC looks for it ever more seldom."""
 _SHARED_MEMORY: Final = Path("/dev/shm")
 
 
@@ -129,8 +132,9 @@ def through_a_pool(url: str, restarts: Sequence[Callable[[], None]]) -> Counter[
         calls = [partial(clients.call_model, model, number) for number in range(_POOL_THREADS)]
         with ClientThreads(calls, 120) as threads:
             for restart in restarts:
+                known = pool.registrations
                 restart()
-                time.sleep(2)
+                _wait_for_another(pool, known)
             clients.stop.set()
         clients.seen["registrations"] = pool.registrations
         clients.seen["in the body"] = pool.missed
@@ -141,6 +145,14 @@ def through_a_pool(url: str, restarts: Sequence[Callable[[], None]]) -> Counter[
     for left in _SHARED_MEMORY.glob(f"nereid-pool-{os.getpid()}-*"):
         clients.seen[f"FAILED to unlink {left}"] += 1
     return clients.seen
+
+
+def _wait_for_another(pool: AsyncPool, known: int) -> None:
+    """Wait for one more registration of a pool, and on for others, which there must not be."""
+    give_up = time.monotonic() + _REGISTERED_S
+    while pool.registrations == known and time.monotonic() < give_up:
+        time.sleep(0.05)
+    time.sleep(2)
 
 
 def pools(server: Server, times: int) -> bool:

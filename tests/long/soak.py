@@ -1,6 +1,6 @@
 """A server under every kind of load for SOAK_SECONDS: no wrong answer, and nothing that grows.
 
-After a warm-up of half of the time no process may grow by more than RISE_MIB, but for the replica of the
+After a warm-up of half of the time no process may grow by more than RISE_MIB, but for the process of the
 model `leaky`, which has to: a measurement that does not find that leak would find none. The warm-up has to be
 that long: bounded caches of request heads fill, and glibc keeps what each thread has freed, up to the most it
 ever held. When the clients have
@@ -29,7 +29,7 @@ THREADS: Final = 8
 """Likewise."""
 IDLE_S: Final = 90.0
 """Within which everything has to be released: idle sequences, and arenas after 10 s without use."""
-CONTROL: Final = "replica leaky:1"
+CONTROL: Final = "model leaky:1"
 
 
 def too_much(grown: list[Growth]) -> Iterator[str]:

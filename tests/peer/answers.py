@@ -15,7 +15,7 @@ from tests.peer.http_requests import Request
 
 COMPARED_HEADERS = ("Content-Encoding", "Accept-Encoding", "Inference-Header-Content-Length")
 TIMEOUT_S = 10.0
-_HINT = re.compile(rf'\s*(?:{MARK}[^"]*)?(?=")')
+_HINT = re.compile(rf'\s*(?:{MARK}(?:[^"\\]|\\.)*)?(?=")')
 """What is behind Triton's text is ours, and blanks at its end say nothing."""
 
 

@@ -10,6 +10,7 @@ FATAL = re.compile(
 
 _REASONS = {
     "Nereid has a page at / and a list at /v2/models": r"http: (GET|POST) /(v2/models)?$",
+    "a percent-encoded name is that of its model here": r"http: GET /v2/models/s%75ms$",
     "the version of the server": r"http: GET /v2(\?x=1)?$|grpc: ServerMetadata",
     "Nereid's texts and codes are those of tritonserver 2.73": (
         r"http: GET /v2/models/(nobody|sums/versions/9)/ready"
