@@ -38,12 +38,14 @@ from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.service.use_reports import UseReports
 from app.ingress.tracing.observer import Observer
 from app.native.choice import is_native
+from app.ray_adapter import store
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
 from app.ray_adapter.handles import connect
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
 from app.ray_adapter.orphans import end_with_raylet
 from app.rollout.reporter import OutcomeReporter
 from app.routing.handle_calls import HandleCalls, public_errors
+from app.routing.last_table import LastTable
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
 from app.routing.table import NotLoaded, RoutingTable, VersionEntry
@@ -162,7 +164,8 @@ class Ingress:
         if not alone:
             await self._open_peers()
         self._routing = asyncio.Event()
-        following = follow(self._manager, self._router, self._id, self._on_table)
+        last = LastTable(store, self._key).read
+        following = follow(self._manager, self._router, self._id, self._on_table, last)
         self._health = self._cluster_health()
         watching = [health.watch() for health in self._health]
         reporting = OutcomeReporter(self._service.rollouts, self._manager.report_outcomes, self._id).run()

@@ -20,6 +20,8 @@ from app.routing.table import RoutingTable, decode_table
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
+_FIRST_S = 1.0
+"""Time in which a manager that is there has answered an ingress that starts."""
 _LOOK_S = 1.0
 _PATIENCE = 2
 """Looks in a row at which something that the manager needs is missing, after which nobody waits for it."""
@@ -182,9 +184,18 @@ class TableUser(Protocol):
 
 
 async def follow(
-    manager: ManagerClient, router: TableUser, watcher: str, applied: Callable[[RoutingTable], object]
+    manager: ManagerClient,
+    router: TableUser,
+    watcher: str,
+    applied: Callable[[RoutingTable], object],
+    last: Callable[[], RoutingTable | None] | None = None,
 ) -> None:
-    """Keep a router at the manager's newest table, for ever; call `applied` with each table after that."""
+    """Keep a router at the manager's newest table, for ever; call `applied` with each table after that.
+
+    Where the manager does not answer soon at first, the router begins with the table that `last` reads.
+    """
+    if last is not None:
+        await _begin(manager, router, watcher, applied, last)
     while True:
         try:
             if answer := await manager.watch(watcher, router.table.number):
@@ -198,6 +209,28 @@ async def follow(
         except Exception:
             logger.exception("following the repository manager")
             await asyncio.sleep(_RETRY_S)
+
+
+async def _begin(
+    manager: ManagerClient,
+    router: TableUser,
+    watcher: str,
+    applied: Callable[[RoutingTable], object],
+    last: Callable[[], RoutingTable | None],
+) -> None:
+    """Wait for the manager's first table, or else begin with the last one of before."""
+    asking = asyncio.ensure_future(manager.watch(watcher, router.table.number))
+    try:
+        if (await asyncio.wait({asking}, timeout=_FIRST_S))[0] and asking.exception() is None:
+            return
+        if table := await asyncio.to_thread(last):
+            logger.warning("the repository manager is away; serving by the last routing table")
+            await router.apply(table)
+            applied(table)
+    except Exception:
+        logger.exception("reading the last routing table")
+    finally:
+        asking.cancel()
 
 
 async def _result(response: Awaitable[Any]) -> Any:

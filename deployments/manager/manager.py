@@ -22,6 +22,7 @@ from app.ray_adapter import store
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.orphans import end_with_raylet
 from app.ray_adapter.serve_log import omit_failures
+from app.routing.last_table import LastTable
 from app.routing.router import Router
 from app.routing.table import RoutingTable, encode_table
 from app.settings.settings import ServerSettings
@@ -91,7 +92,8 @@ class RepositoryManager:
         registered = RegisteredModels(StoredValues(store, REGISTERED))
         self._catalog = Catalog(settings, key, ingress[0], self._configs, registered)
         self._overrides = Overrides(private_root() / "overrides", limits.override_bytes)
-        self._publisher = RoutingPublisher(settings.repository.namespacing)
+        self._last_table = LastTable(store, key)
+        self._publisher = RoutingPublisher(settings.repository.namespacing, self._last_table)
         self._kept = state_files.opened(limits.state_directory, self._catalog.place)
         kept = store, self._kept, settings.repository.paths
         rollouts = Rollouts(Records(*kept), Ledger(*kept))
@@ -273,6 +275,7 @@ class RepositoryManager:
         # A restart of the manager must not make the server unready.
         self.lifecycle.initialised = self.lifecycle.all_loaded = bool(served)
         self._follow_nodes()
+        self._background.start(asyncio.to_thread(self._last_table.discard_others))
         await self._on_demand.start(self._catalog, lambda: applications.routed_ensembles(*self._ingress))
         await self.lifecycle.publish()
         self._recovered.set()

@@ -8,10 +8,13 @@ from contextlib import suppress
 from app.core.observability.live_settings import LiveSettings, decode_change, decode_live
 from app.core.observability.log import LogConfig
 from app.core.rollout.split import Split
+from app.routing.last_table import LastTable
 from app.routing.table import RoutingTable, VersionEntry, encode_table
 
 PUBLISH_S = 0.1
 """Shortest time from one table that ingresses get to the next: what changes in between goes out together."""
+KEPT_S = 1.0
+"""Time in which a table is also in the cluster's store, before those who wait for it go on."""
 WATCH_S = 5.0
 """Longest time that an ingress waits for a new table in one call."""
 RECEIPT_S = 2.0
@@ -35,12 +38,17 @@ class RoutingPublisher:
     An ingress first confirms that it has received a table, then, by watching for the next one, that it routes
     by it. One that does not confirm the receipt within `RECEIPT_S` is assumed dead.
 
+    Args:
+        namespacing: see `RoutingTable`.
+        last: keeps tables for ingresses that start without this manager; None for none.
+
     Attributes:
         load_failures: see `RoutingTable`; the next table has them.
         table: the newest table; ingresses may get it `PUBLISH_S` later.
     """
 
-    def __init__(self, namespacing: bool = False) -> None:
+    def __init__(self, namespacing: bool = False, last: LastTable | None = None) -> None:
+        self._last = last
         # The clock, so that numbers still rise when a restarted manager starts over.
         self.table = RoutingTable(number=time.time_ns() // 1_000_000, namespacing=namespacing)
         self.load_failures: Counter[str] = Counter()
@@ -97,6 +105,8 @@ class RoutingPublisher:
         if self._handed_out is not self.table:
             self._handed_out, self._encoded = self.table, encode_table(self.table)
             self._resting = asyncio.get_running_loop().call_later(PUBLISH_S, self._hand_out)
+            if self._last is not None:
+                self._last.keep(self._encoded)
             self._notify()
 
     def _notify(self) -> None:
@@ -137,6 +147,9 @@ class RoutingPublisher:
                 waits `RECEIPT_S` for their first calls.
         """
         started = time.monotonic()
+        if self._last is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._last.kept(), KEPT_S)
         while True:
             self._forget_dead(number, started)
             behind = [i for i in self._ingresses.values() if i.applied < number]

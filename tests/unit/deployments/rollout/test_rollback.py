@@ -66,9 +66,11 @@ async def test_to_what_served_before_the_last_rollout(rollouts: RolloutBench) ->
 async def test_what_serves_is_retired_only_when_the_other_one_serves(rollouts: RolloutBench) -> None:
     made = await done(rollouts)
     ingress = rollouts.bench.ingress(made)
+    await until(lambda: ingress.table.number == made.table.number)
+    del ingress.received[:-1]
     await act(made, "rollback")
     await until(lambda: ingress.table.number == made.table.number)
-    assert all(table.ready_versions("m") for table in ingress.received)
+    assert all(table.ready_versions("m") in ([2], [1, 2], [1]) for table in ingress.received)
 
 
 async def test_over_a_version_that_has_failed(rollouts: RolloutBench) -> None:
