@@ -135,12 +135,13 @@ scaling: $(VENV)/.installed-test
 	$(BIN)/python -m tests.long.scaling
 
 # Tables of candidates that are bad in different ways, of good ones under changing load, of starts while a model is
-# loaded, of managers killed in each state of a rollout, and of what a rollout costs the stable version's requests.
+# loaded, of managers killed and servers restarted in each state of a rollout, and of what one costs the stable version.
 rollouts: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.rollouts
 	$(BIN)/python -m tests.long.rollout_alike
 	$(BIN)/python -m tests.long.rollout_starts
 	$(BIN)/python -m tests.long.rollout_kills
+	$(BIN)/python -m tests.long.rollout_restarts
 	$(BIN)/python -m tests.long.rollout_latency
 
 # `ray up cluster/cluster.yaml` between network namespaces; needs root, sshd and rsync.

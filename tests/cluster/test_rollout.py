@@ -1,6 +1,7 @@
 """A good version takes over step by step, bad ones are rolled back, and no client sees an error."""
 
 import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,16 @@ def test_a_good_version_is_promoted_and_bad_ones_are_rolled_back(server: Server,
             client.load_model("rolled")
         assert "no weights" in ended(server, "failed")["reason"]
         assert answering(load) == {"2"}
+
+        change = json.dumps({"action": "rollback", "why": "ticket 7"}).encode()
+        url = f"http://{server.http_url}/v2/repository/models/rolled/rollout"
+        with urllib.request.urlopen(url, change, timeout=60) as answer:
+            assert "rolled back to version 1 for: ticket 7" in json.load(answer)["reason"]
+        assert answering(load) == {"1"}, "what served before, though the policy selects another version"
+        history = json.loads(server.get("/v2/models/rolled/rollout/history")[1])
+        assert [event["what"] for event in history["events"]].count("promoted") == 1
+        assert history["events"][-1]["what"] == "rolled back" and history["version"] == 1
+        assert {each["version"] for each in history["rejected"]} == {*range(2, 4 + len(BAD))}
     assert load.failures == []
     assert all(b'"OUTPUT0"' in answer.body for answer in load.answers)
     assert server.model_ready("rolled") and server.ready()

@@ -1,8 +1,9 @@
 """Restarts a server whose models are each in another state of a rollout, and prints what serves after each.
 
-It is stopped, killed, or ended with all of its processes and temporary files as by the loss of its machine; it is started
-again in each control mode in turn. For every restart: the seconds until it is ready, the models with another
-state, and the shares and answers of rejected versions. Ends with 1 if there is any.
+It is stopped, killed, or ended with all of its processes and temporary files as by the loss of its machine,
+and started again in each control mode in turn. For every restart: the seconds until it is ready, the models
+with another state or other shares, and the answers of rejected versions. Ends with 1 if there is any.
+The first line is of manager and ingress killed at once: seconds without an answer, and without the manager.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -74,7 +76,7 @@ class Case(NamedTuple):
 
 
 _START: Final[dict[str, Any]] = {"action": "start", "spec": _STAYS}
-_DONE: Final[dict[str, Any]] = {"action": "start", "weight": 100, "spec": {**_STAYS, "keep_stable_seconds": 0}}
+_DONE: Final[dict[str, Any]] = {**_START, "weight": 100, "spec": {**_STAYS, "keep_stable_seconds": 0}}
 _MIRRORS: Final[dict[str, Any]] = {"action": "start", "spec": {**_STAYS, "mirror": 20}}
 CASES: Final = {
     "loading": Case((_START,), "loading", 0, "time.sleep(36000)"),
@@ -87,7 +89,7 @@ CASES: Final = {
     "rolled": Case((_DONE, {"action": "rollback"}), "aborted", 0, rejected=True),
     "aborted": Case((_START, {"action": "abort"}), "aborted", 0, rejected=True),
 }
-"""By the model's name; the last one is struck while it is rolled back."""
+"""By the model's name; `aborted` is begun anew before each restart, which comes while it is rolled back."""
 
 
 def write(repository: Path, name: str, version: int) -> None:
@@ -119,20 +121,22 @@ def status(server: Server, name: str) -> str:
     return str(ask(server, f"models/{name}/rollout")[1].get("state", ""))
 
 
+def _is(server: Server, name: str, state: str) -> bool:
+    return status(server, name) == state
+
+
 def prepare(server: Server, repository: Path) -> None:
     """Bring every model into its state."""
     for name, case in CASES.items():
         write(repository, name, 2)
         for change in case.changes:
-            begin = threading.Thread(
-                target=ask, args=(server, f"repository/models/{name}/rollout", json.dumps(change)), daemon=True
-            )
+            call = (server, f"repository/models/{name}/rollout", json.dumps(change))
+            begin = threading.Thread(target=ask, args=call, daemon=True)
             begin.start()
             begin.join(3 if name == "loading" else _WAIT_S)
             if change is _DONE:
-                wait_until(lambda name=name: status(server, name) == "done", _WAIT_S, f"{name} is done")
-        if name != "aborted":
-            wait_until(lambda n=name, s=case.state: status(server, n) == s, _WAIT_S, f"{name} is {case.state}")
+                wait_until(partial(_is, server, name, "done"), _WAIT_S, f"{name} is done")
+        wait_until(partial(_is, server, name, case.state), _WAIT_S, f"{name} is {case.state}")
 
 
 class Watch:
@@ -163,8 +167,9 @@ def wrong(server: Server) -> list[str]:
     """Return which models are not as they were, in words."""
     found = []
     for name, case in CASES.items():
-        state = status(server, name)
-        if state != case.state:
+        with suppress(AssertionError):
+            wait_until(partial(_is, server, name, case.state), 10, "what it was")
+        if (state := status(server, name)) != case.state:
             found.append(f"{name} is {state}")
         answers: Counter[str] = Counter()
         for _ in range(_REQUESTS):
@@ -188,7 +193,7 @@ def kill(server: Server, private: Path) -> None:
 
 
 def lose(server: Server, private: Path) -> None:
-    """Kill every process at once, and forget the directory for temporary files, as a machine does that is lost."""
+    """Kill every process at once, as a machine does that is lost."""
     assert server.process is not None
     everyone = [psutil.Process(server.process.pid), *server._descendants()]
     for process in everyone:
@@ -201,21 +206,39 @@ def lose(server: Server, private: Path) -> None:
 ENDS: Final[tuple[Callable[[Server, Path], None], ...]] = (lose, stop, kill)
 
 
+def crash(server: Server) -> bool:
+    """Kill manager and ingress at once; print how long nothing answers; return whether all is as before."""
+    victims = [*server.replicas("nereid:repository-manager"), *server.replicas("nereid:ingress")]
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    wait_until(lambda: ask(server, "models/step/infer", _BODY, 1)[0] == 200, _WAIT_S, "an answer")
+    answered = time.monotonic() - killed
+    wait_until(lambda: status(server, "step") == "step", _WAIT_S, "the manager")
+    managed = time.monotonic() - killed
+    found = wrong(server)
+    say(f"manager and ingress killed: {answered:.1f} s without an answer, {managed:.1f} without the manager")
+    for text in found:
+        say(f"    {text}")
+    return not found
+
+
 def started(private: Path, number: int, mode: str, wait: bool = True) -> Server:
     """Start a server over the repository with new temporary files, and the same state."""
     temporary = private / str(number)
     temporary.mkdir()
     arguments = [f"--model-repository={private / 'models'}", f"--model-control-mode={mode}"]
     arguments += ["--load-model=*"] if mode == "explicit" else ["--repository-poll-secs=1"]
-    return Server(arguments, Path(os.environ.get("LONG_LOG") or private / "log"), {"TMPDIR": str(temporary)}).start(
-        wait
-    )
+    log = Path(os.environ.get("LONG_LOG") or private / "log")
+    return Server(arguments, log, {"TMPDIR": str(temporary)}).start(wait)
 
 
 def restart(server: Server, private: Path, number: int) -> tuple[Server, bool]:
     """End the server and start it again; print and return whether all is as before."""
     end, mode = ENDS[number % len(ENDS)], MODES[number // len(ENDS) % len(MODES)]
-    end(server, private)
+    for change in CASES["aborted"].changes:
+        ask(server, "repository/models/aborted/rollout", json.dumps(change))
+    end(server, private)  # while the candidate is rolled back
     for name, case in CASES.items():
         if case.rejected:
             write(private / "models", name, 2)  # the same files as another copy has them
@@ -245,9 +268,9 @@ def main() -> int:
         for name in CASES:
             write(private / "models", name, 1)
         server = started(private, 0, "explicit")
-        good = []
         try:
             prepare(server, private / "models")
+            good = [crash(server)] if not options.first else []
             say("| restart | by | mode | ready s | models not as before | answers of rejected versions |")
             say("|---|---|---|---|---|---|")
             for number in range(options.restarts):

@@ -18,6 +18,7 @@ from app.core.private_files import (
     require_home,
     short_path,
     socket_root,
+    state_directory,
 )
 
 
@@ -109,3 +110,29 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         assert full_disk(str(tmp_path)) == f"no files can be made{text}"
     finally:
         subprocess.check_call(["umount", tmp_path])
+
+
+def test_state_lies_in_the_directory_that_is_given_or_systemds_or_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    assert state_directory("kept") == str(tmp_path / "home" / "nereid" / "kept")
+    monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path / 'service'}:/elsewhere")
+    assert state_directory("kept") == str(tmp_path / "service" / "kept")
+    found = tmp_path / "given" / "kept"
+    assert state_directory("kept", str(tmp_path / "given")) == str(found)
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+
+
+def test_state_without_a_home_lies_beside_what_is_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    (tmp_path / "home").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    assert state_directory("kept") == str(tmp_path / f"nereid-{os.getuid()}" / "state" / "kept")
+    with pytest.raises(OSError, match="Not a directory"):
+        state_directory("kept", str(tmp_path / "home"))

@@ -263,3 +263,18 @@ def test_instance_groups_are_left_to_the_replica(repository: Path) -> None:
     assert kinds == [(mc.ModelInstanceGroup.KIND_GPU, 0), (mc.ModelInstanceGroup.KIND_AUTO, 0)]
     assert mc.ModelConfig.FromString(candidate.template.config) == candidate.config
     assert candidate.template.gpus == (0, 1)
+
+
+def test_the_place_of_a_model_is_the_repository_as_it_was_given(repository: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    add(repository, "m")
+    add(other, "n")
+    settings = from_args({"model_repository": [str(repository), str(other)]})
+    both = Catalog(settings, KEY)
+    assert both.place("m") == str(repository) and both.place("n") == str(other)
+    assert both.place("gone") == str(repository)
+
+
+def test_the_place_of_a_model_in_a_cloud_is_its_address(tmp_path: Path) -> None:
+    cloud = Catalog(from_args({"model_repository": ["s3://bucket/models"]}), KEY)
+    assert cloud.place("m") == "s3://bucket/models"
