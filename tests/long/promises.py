@@ -2,7 +2,7 @@
 
 Five models, each behind `nereid dev`: the rate that a command told, and 1.15 times that rate, are asked for
 by open loops with seeds that the command had not. The rate is right where at least four of five keep the
-objective, and at most two of five do at 1.15 times the rate. Beside two busy processes a command has to say
+objective, and fewer do at 1.15 times the rate. Beside two busy processes a command has to say
 that its figures are doubtful, or tell no rate.
 
 Servers and loads have a real-time priority where that is allowed (not beside the busy processes), so that
@@ -29,7 +29,6 @@ from tests.server import ROOT, EngineServer, Server
 
 _MORE: Final = 1.15
 _LEAST_KEPT: Final = 0.8
-_MOST_KEPT: Final = 0.4
 _FAILED: Final = 0.001
 """The share of requests that may fail under an objective that does not say."""
 _TRIES: Final = 2
@@ -215,7 +214,7 @@ def checked(tool: str, model: str, seeds: int, seconds: float) -> bool:
             at.append(p99(model, server, rate, 100 + seed, seconds))
             above.append(p99(model, server, _MORE * rate, 200 + seed, seconds))
     kept, still = (sum(value < limit for value, _ in each) for each in (at, above))
-    right = kept >= _LEAST_KEPT * seeds and still <= _MOST_KEPT * seeds
+    right = kept >= _LEAST_KEPT * seeds and still < _LEAST_KEPT * seeds
     first = "" if os.sched_getscheduler(0) == os.SCHED_RR else ", without priority"
     told = f"{tool:7} {model:24} {CASES[model].slo:10} {rate:7.4g}/s in {took:3.0f} s{first}"
     shown = f"kept by {kept} of {seeds} ({_listed(at)} ms)"

@@ -175,7 +175,7 @@ class Trials:
             return Measured(min(answered, _LESS * floor), below=floor)
         # What had to beat another one is mostly little better: small steps need few probes.
         first, factor = (floor, _STEP) if floor else (max(_OPEN_SHARE * expected, 1.0), _FACTOR)
-        found = Search(asking.ask, left, asking.seconds).run(first, factor)
+        found = Search(asking.ask, left, asking.seconds, expected).run(first, factor)
         if not found.rate:
             return Measured(why=found.why)
         last = results[-1]
@@ -184,18 +184,18 @@ class Trials:
             last.latency["p50"],
             last.latency["p99"],
             last.server.mean_batch if last.server else 0.0,
-            self._points(results, last),
+            self._points(results, last, found.rate),
             why=last.void or ("" if found.rate > _FAR_BELOW * expected else "far below its closed loop"),
         )
 
-    def _points(self, results: Sequence[Result], last: Result) -> list[tuple[float, float]]:
-        """Return the loads that kept the objective, up to the one that decided: above it, it was luck."""
-        return [
+    def _points(self, results: Sequence[Result], last: Result, rate: float) -> list[tuple[float, float]]:
+        """Return the loads that kept the objective, up to the rate that is told: above it, it was luck."""
+        below = (
             (result.level.value, result.latency["p99"])
             for result in results
-            if result is last
-            or (result.level.value < last.level.value and not slo.broken(self._rules, result))
-        ]
+            if result.level.value < rate and not slo.broken(self._rules, result)
+        )
+        return [*below, (rate, last.latency["p99"])]
 
     def turn(self, bench: Bench, candidate: Candidate, in_flight: int) -> Turn:
         """Load a candidate, and measure it with so many requests in flight, for a short time."""

@@ -130,7 +130,7 @@ def _searched(bench: Bench, options: Options, rules: Sequence[slo.Rule], results
         raise PerfError(f"no request was answered well: {', '.join(capacity.errors)}")
     first = options.levels[0].value if options.levels else max(_FIRST_SHARE * capacity.rate, 1.0)
     asking = Asking(bench, rules, capacity.rate, results, options.duration_s)
-    return Search(asking.ask, lambda: end - time.monotonic(), asking.seconds).run(first)
+    return Search(asking.ask, lambda: end - time.monotonic(), asking.seconds, capacity.rate).run(first)
 
 
 def document_of(

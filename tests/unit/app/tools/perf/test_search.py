@@ -149,3 +149,36 @@ def test_promise_holds_for_other_arrivals() -> None:
         )
 
     assert kept(rate) >= 0.8 and kept(1.15 * rate) <= 0.5
+
+
+def batches_p99_ms(moments: np.ndarray, slower: float) -> float:
+    """Batches of up to eight, of 5 ms and 1 ms a row."""
+    ends = np.empty(len(moments))
+    at, first = 0.0, 0
+    while first < len(moments):
+        at = max(at, moments[first])
+        last = min(int(np.searchsorted(moments, at, side="right")), first + 8)
+        at += slower * (5.4e6 + 1e6 * (last - first))
+        ends[first:last] = at
+        first = last
+    return float(np.percentile(ends - moments, 99)) / 1e6
+
+
+def test_promise_near_the_capacity_holds_in_other_minutes() -> None:
+    """A server that takes 4% longer than in the search keeps it there, and not at 1.15 times the rate."""
+    number = 0
+
+    def ask(rate: float, long: bool) -> Tried:
+        nonlocal number
+        number += 1
+        moments = draw_hard("poisson", rate, seconds(rate, long), (0, number), 600)
+        excess = math.log(batches_p99_ms(moments, 1.0) / 60)
+        return Tried(rate, len(moments) / seconds(rate, long), excess, long)
+
+    rate = Search(ask, lambda: 1000.0, capacity=600).run(242).rate
+
+    def kept(rate: float) -> float:
+        draws = (draw("poisson", rate, 30, (9, n)) for n in range(10))
+        return float(np.mean([batches_p99_ms(moments, 1.04) < 60 for moments in draws]))
+
+    assert rate > 450 and kept(rate) >= 0.8 and kept(1.15 * rate) <= 0.2
