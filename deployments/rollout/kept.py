@@ -59,6 +59,7 @@ class Kept(Generic[_Document]):
         self._type = made_of
         self._repositories = repositories
         self._shared = shared
+        self._failing = False
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def write(self, name: str, small: bytes, whole: bytes) -> None:
@@ -69,11 +70,18 @@ class Kept(Generic[_Document]):
             except Exception as error:
                 self._warn(name, error)
             if self._files is not None:
-                try:
-                    async with asyncio.timeout(_WRITE_S):
-                        await asyncio.to_thread(self._files.write, self._kind, name, whole)
-                except Exception as error:
-                    self._warn(name, error)
+                await self._write_file(self._files, name, whole)
+
+    async def _write_file(self, files: StateFiles, name: str, whole: bytes) -> None:
+        try:
+            async with asyncio.timeout(_WRITE_S):
+                await asyncio.to_thread(files.write, self._kind, name, whole)
+        except Exception as error:
+            if not self._failing:  # it would be said of each model
+                self._warn(name, error)
+            self._failing = True
+        else:
+            self._failing = False
 
     def _warn(self, name: str, error: Exception) -> None:
         logger.warning("the %s of '%s' is not stored beyond a restart: %r", self._kind, name, error)
@@ -102,13 +110,18 @@ class Kept(Generic[_Document]):
             return []
         try:
             async with asyncio.timeout(_FILES_S):
-                found = files.read(self._kind, self._repositories(), patient)
-                read = await asyncio.to_thread(lambda: [*found])
+                documents = await asyncio.to_thread(self._read, files, False)
+                if patient and not all(owned or self._shared(each) for each, owned in documents):
+                    documents = await asyncio.to_thread(self._read, files, True)
         except Exception as error:
             logger.error("cannot read the files of kind %s: %r", self._kind, error)
             return []
-        documents = ((self._decoded(text), owned) for text, owned in read)
-        return [each for each, owned in documents if each is not None and (owned or self._shared(each))]
+        return [each for each, owned in documents if owned or self._shared(each)]
+
+    def _read(self, files: StateFiles, patient: bool) -> list[tuple[_Document, bool]]:
+        found = files.read(self._kind, self._repositories(), patient)
+        documents = ((self._decoded(text), owned) for text, owned in found)
+        return [(each, owned) for each, owned in documents if each is not None]
 
     def _decoded(self, text: bytes) -> _Document | None:
         try:

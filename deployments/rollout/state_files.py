@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ OWN_S = 10.0
 _LOOK_S: Final = 0.2
 MAX_FILES: Final = 8192
 """Files of a repository: those that were written first are removed first."""
+MAX_REPOSITORIES: Final = 1024
 _LOCK: Final = "lock"
 
 
@@ -109,10 +111,20 @@ def opened(given: str, place: Callable[[str], str]) -> StateFiles | None:
         place: see `StateFiles`.
     """
     try:
-        return StateFiles(Path(state_directory("rollouts", given)), place)
+        root = Path(state_directory("rollouts", given))
+        _forget_oldest(root)
+        return StateFiles(root, place)
     except OSError as error:
         logger.error("rollouts and rejected versions are forgotten at the next start: %s", error)
         return None
+
+
+def _forget_oldest(root: Path) -> None:
+    """Remove what is kept of the repositories that have not changed for longest, if there are many."""
+    folders = [each for each in root.iterdir() if each.is_dir()]
+    if len(folders) > MAX_REPOSITORIES:
+        for folder in sorted(folders, key=lambda each: each.stat().st_mtime)[:-MAX_REPOSITORIES]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _locked(descriptor: int) -> bool:

@@ -84,6 +84,20 @@ def test_another_server_keeps_its_files(root: Path, monkeypatch: pytest.MonkeyPa
     other.close()
 
 
+def test_the_oldest_repositories_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_files, "MAX_REPOSITORIES", 2)
+    root = tmp_path / "rollouts"
+    for number in range(4):
+        known = {*root.iterdir()} if root.exists() else set()
+        made = files(root, f"/{number}")
+        made.write("rollout", "m", b"%d" % number)
+        made.close()
+        (new,) = {*root.iterdir()} - known
+        os.utime(new, (number, number))
+    assert state_files.opened(str(tmp_path), lambda _: "/models") is not None
+    assert {text for text, _ in read(root, *(f"/{number}" for number in range(4)))} == {b"2", b"3"}
+
+
 def test_the_oldest_files_are_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_files, "MAX_FILES", 3)
     made = files(root)
