@@ -38,6 +38,7 @@ class Metric:
         buckets: Sequence[float] | None = None,
     ) -> None:
         self.kind = family.kind
+        self._family = family  # without it a metric is of no use
         with triton_errors():
             self._metric = family.family.Metric(labels, None if buckets is None else list(buckets))
 

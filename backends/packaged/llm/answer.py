@@ -24,14 +24,17 @@ class Metrics:
 
     def __init__(self, labels: dict[str, str]) -> None:
         counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
-        self.prompt_tokens, self.generation_tokens, self.running, self.waiting = (
-            pb_utils.MetricFamily(f"llm:{name}", description, kind).Metric(labels)
+        self._families = [  # a metric is of no use without its family
+            pb_utils.MetricFamily(f"llm:{name}", description, kind)
             for name, description, kind in (
                 ("prompt_tokens_total", "Number of tokens of prompts.", counter),
                 ("generation_tokens_total", "Number of tokens generated.", counter),
                 ("num_requests_running", "Number of texts that are being generated.", gauge),
                 ("num_requests_waiting", "Number of requests that wait for others to end.", gauge),
             )
+        ]
+        self.prompt_tokens, self.generation_tokens, self.running, self.waiting = (
+            family.Metric(labels) for family in self._families
         )
 
     def observe(self, running: int, waiting: int) -> None:

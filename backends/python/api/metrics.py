@@ -1,7 +1,8 @@
 """Custom metrics of a Python model: `pb_utils.MetricFamily`, with the texts of Triton's python_backend.
 
 They are stored in the model's process and read by `snapshot`. A family exists as long as the model references
-it or one of its metrics; families of one name share their metrics, metrics of equal labels their value.
+it, and its metrics work no longer than that; families of one name share their metrics, metrics of equal
+labels their value.
 """
 
 import re
@@ -24,6 +25,11 @@ _COUNTER, _GAUGE, _HISTOGRAM = range(3)
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 _OPERATIONS: Final = {"Increment": "increment", "Set": "set", "Observe": "observe", "Value": "get"}
+
+_DELETED: Final = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
+    "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+)
 
 _lock = threading.Lock()
 
@@ -51,10 +57,11 @@ _families: "weakref.WeakValueDictionary[str, _Family]" = weakref.WeakValueDictio
 
 
 class Metric:
-    """One metric of a family; made by `MetricFamily.Metric`."""
+    """One metric of a family; made by `MetricFamily.Metric`, and of use as long as the model keeps that."""
 
-    def __init__(self, family: _Family, value: _Value) -> None:
-        self._family = family
+    def __init__(self, family: "MetricFamily", value: _Value) -> None:
+        self._made_by = weakref.ref(family)
+        self._kind = family._family.kind
         self._value = value
 
     def increment(self, value: float) -> None:
@@ -64,7 +71,7 @@ class Metric:
             TritonModelException: for a histogram, and for a negative value of a counter.
         """
         self._check("Increment", _COUNTER, _GAUGE)
-        if self._family.kind == _COUNTER and not value >= 0:
+        if self._kind == _COUNTER and not value >= 0:
             raise TritonModelException(
                 "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented"
                 " monotonically by non-negative values."
@@ -104,8 +111,10 @@ class Metric:
         return self._value.value
 
     def _check(self, operation: str, *kinds: int) -> None:
-        if self._family.kind not in kinds:
-            kind = KINDS[self._family.kind].upper()
+        if self._made_by() is None:
+            raise TritonModelException(_DELETED)
+        if self._kind not in kinds:
+            kind = KINDS[self._kind].upper()
             raise TritonModelException(
                 f"Failed to {_OPERATIONS[operation]} metric value: TRITONSERVER_METRIC_KIND_{kind} does not"
                 f" support {operation}"
@@ -158,7 +167,7 @@ class MetricFamily:
             if key not in values:
                 _check_room("Metric", len(values))
                 values[key] = _Value(known, bounds)
-            return Metric(self._family, values[key])
+            return Metric(self, values[key])
 
     def _bounds(self, buckets: Sequence[float] | None) -> list[float] | None:
         if self._family.kind != _HISTOGRAM:

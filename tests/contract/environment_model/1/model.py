@@ -11,9 +11,10 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         kinds = pb_utils.MetricFamily
-        counter = kinds("environment_requests", "Requests executed", kinds.COUNTER)
-        self.counter = counter.Metric(labels={"model": args["model_name"]})
-        self.spread = kinds("environment_rows", "Rows", kinds.HISTOGRAM).Metric(buckets=[1, 10])
+        self.requests = kinds("environment_requests", "Requests executed", kinds.COUNTER)
+        self.rows = kinds("environment_rows", "Rows", kinds.HISTOGRAM)
+        self.counter = self.requests.Metric(labels={"model": args["model_name"]})
+        self.spread = self.rows.Metric(buckets=[1, 10])
 
     def execute(self, requests):
         return [self._respond(request) for request in requests]

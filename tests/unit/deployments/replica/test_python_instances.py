@@ -29,8 +29,8 @@ class TritonPythonModel:
     def initialize(self, args):
         self.folder = args["model_repository"] + "/"
         self.pid = os.getpid()
-        family = pb_utils.MetricFamily("executed", "", pb_utils.MetricFamily.COUNTER)
-        self.executed = family.Metric()
+        self.family = pb_utils.MetricFamily("executed", "", pb_utils.MetricFamily.COUNTER)
+        self.executed = self.family.Metric()
         open(f"{self.folder}made-{self.pid}", "w").close()
         while os.path.exists(self.folder + "wait"):
             time.sleep(0.001)

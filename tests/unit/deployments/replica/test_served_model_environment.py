@@ -22,7 +22,8 @@ import NAME
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.counter = pb_utils.MetricFamily("seen", "", pb_utils.MetricFamily.COUNTER).Metric()
+        self.family = pb_utils.MetricFamily("seen", "", pb_utils.MetricFamily.COUNTER)
+        self.counter = self.family.Metric()
     def execute(self, requests):
         self.counter.increment(len(requests))
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", r.inputs()[0].as_numpy())])

@@ -38,6 +38,7 @@ def metric(kind, *operations, **options):
     made = family.Metric(labels={"a": "b"}, **options)
     for name, value in operations:
         getattr(made, name)(value)
+    made.family = family  # without which it is of no use
     return made
 
 def send(request, text):

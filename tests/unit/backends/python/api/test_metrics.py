@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,10 +22,11 @@ def none_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_counter_and_gauge() -> None:
-    counter = MetricFamily("c", "counts", COUNTER).Metric(labels={"a": "1"})
+    counts, measures = MetricFamily("c", "counts", COUNTER), MetricFamily("g", "measures", GAUGE)
+    counter = counts.Metric(labels={"a": "1"})
     counter.increment(2)
     counter.increment(0.5)
-    gauge = MetricFamily("g", "measures", GAUGE).Metric()
+    gauge = measures.Metric()
     gauge.set(5)
     gauge.increment(-7)
     assert (counter.value(), gauge.value()) == (2.5, -2)
@@ -34,7 +36,8 @@ def test_counter_and_gauge() -> None:
 
 
 def test_a_histogram_without_buckets_counts_all() -> None:
-    metric = MetricFamily("h", "", HISTOGRAM).Metric(buckets=[])
+    family = MetricFamily("h", "", HISTOGRAM)
+    metric = family.Metric(buckets=[])
     metric.observe(7)
     ((_, _, _, ((_, total, _, bounds, counts),)),) = snapshot()
     assert (total, bounds, counts) == (7.0, [], [1])
@@ -53,16 +56,29 @@ def test_family_exists_while_it_is_referenced() -> None:
     metric, same = first.Metric({"a": "b"}), second.Metric({"a": "b"})
     metric.increment(1)
     assert same.value() == 1
-    del first, second, metric
+    del first
     gc.collect()
     assert [family[1] for family in snapshot()] == ["first"]
-    del same
+    del second
     gc.collect()
     assert snapshot() == []
+    for use in (metric.value, partial(same.increment, 1)):
+        with pytest.raises(TritonModelException, match="Invalid metric operation as the corresponding"):
+            use()
 
 
 def counter() -> Any:
-    return MetricFamily("c", "", COUNTER).Metric()
+    kept = MetricFamily("c", "", COUNTER)
+    made: Any = kept.Metric()
+    made.kept = kept
+    return made
+
+
+def histogram() -> Any:
+    kept = MetricFamily("h", "", HISTOGRAM)
+    made: Any = kept.Metric(buckets=[1])
+    made.kept = kept
+    return made
 
 
 @pytest.mark.parametrize(
@@ -116,7 +132,7 @@ def counter() -> Any:
             "Failed to observe metric value: TRITONSERVER_METRIC_KIND_COUNTER does not support Observe",
         ),
         (
-            lambda: MetricFamily("h", "", HISTOGRAM).Metric(buckets=[1]).value(),
+            lambda: histogram().value(),
             "Failed to get metric value: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Value",
         ),
     ],
@@ -138,7 +154,8 @@ def test_number_of_metrics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_metrics_end_with_the_model(load: Load) -> None:
     source = execute("self.c.increment(1)\nreturn [pb_utils.InferenceResponse([])]") + (
         "    def initialize(self, args):\n"
-        "        self.c = pb_utils.MetricFamily('mine', '', pb_utils.MetricFamily.COUNTER).Metric()\n"
+        "        self.family = pb_utils.MetricFamily('mine', '', pb_utils.MetricFamily.COUNTER)\n"
+        "        self.c = self.family.Metric()\n"
     )
     served = load(source)
     served(row(1))

@@ -23,8 +23,8 @@ class TritonPythonModel:
         self.args = args
         self.ready = True
         print("a word of the model")
-        family = pb_utils.MetricFamily("served", "Requests", pb_utils.MetricFamily.COUNTER)
-        self.served = family.Metric({"of": args["model_name"]})
+        self.family = pb_utils.MetricFamily("served", "Requests", pb_utils.MetricFamily.COUNTER)
+        self.served = self.family.Metric({"of": args["model_name"]})
 
     def execute(self, requests):
         self.served.increment(len(requests))
