@@ -4,11 +4,14 @@ They may quote a model, a client or the name of a file: what UTF-8 cannot encode
 Requests and responses are refused for it instead (`app/transport/wire/messages.py`).
 """
 
-from typing import Any, Final
+import json
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from app.core.errors import encodable
+
+T = TypeVar("T")
 
 _to_msgpack: Final = msgspec.msgpack.Encoder().encode
 _to_json: Final = msgspec.json.Encoder().encode
@@ -33,6 +36,20 @@ def to_json(value: Any) -> bytes:
         return _to_json(value)
     except UnicodeEncodeError:
         return _to_json(_escaped(msgspec.to_builtins(value, str_keys=True)))
+
+
+def to_exact_json(value: Any) -> bytes:
+    """Encode what another process is to have as it is, names of files that are no UTF-8 included."""
+    return json.dumps(msgspec.to_builtins(value, str_keys=True)).encode()
+
+
+def from_exact_json(data: bytes, kind: type[T]) -> T:
+    """Decode what `to_exact_json` has encoded.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    return msgspec.convert(json.loads(data), kind, str_keys=True)
 
 
 def _escaped(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from app.core.encoding import to_msgpack
+from app.core.encoding import to_exact_json
 from app.core.errors import InferError, internal
 from app.core.inference import Sink
 from app.core.tasks import Tasks
@@ -105,7 +105,7 @@ class ProcessReplica:
         """
         self._activity.clear()
         start = Start(
-            to_msgpack(self._spec),
+            to_exact_json(self._spec),
             self._place,
             self.addresses["host_unix"],
             os.getpid(),
@@ -122,7 +122,8 @@ class ProcessReplica:
                 (await starting).discard()
             raise
         run.watch()
-        description, addresses = await self._reported(run)
+        reported, addresses = await self._reported(run)
+        description = self._with_spec(reported)
         if description.error:
             await self._end(run)
             return description
@@ -221,11 +222,16 @@ class ProcessReplica:
         if not self._description.error:
             with suppress(TimeoutError):
                 described = await self._plane.run(self._handler.ask("describe", _DESCRIBE_S))
-                present = msgspec.msgpack.decode(described, type=Description)
+                present = self._with_spec(msgspec.msgpack.decode(described, type=Description))
                 # The manager asks after each change of the instances, which the next process starts with.
-                self._spec = msgspec.structs.replace(self._spec, config=present.spec.config)
+                self._spec = present.spec
                 return present
         return self._description
+
+    def _with_spec(self, reported: Description) -> Description:
+        """Return a report of the process with the present specification, whose texts it has escaped."""
+        spec = msgspec.structs.replace(self._spec, config=reported.spec.config)
+        return msgspec.structs.replace(reported, spec=spec)
 
     def broken(self) -> str:
         """Return "": a process that ends is started again."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from app.core import main_thread
-from app.core.encoding import to_msgpack
+from app.core.encoding import from_exact_json, to_msgpack
 from app.core.main_thread import MainThread
 from app.core.numpy_threads import follow_processors
 from app.core.observability.log import configure_logging
@@ -52,7 +52,7 @@ def run(told: bytes, descriptor: int, activity: int) -> None:
     lifeline = socket.socket(fileno=descriptor)
     end_with(lifeline)
     start = msgspec.msgpack.decode(told, type=Start)
-    spec = msgspec.msgpack.decode(start.spec, type=ModelSpec)
+    spec = from_exact_json(start.spec, ModelSpec)
     sys.argv = [""]  # as in Triton's stub: a model that parses arguments must not find ours
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

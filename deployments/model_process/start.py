@@ -4,7 +4,9 @@ import errno
 import os
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,6 +16,7 @@ from app.core.installation import SERVER_PYTHON
 from app.core.unix_sockets import listen_unix
 from app.ray_adapter.local.model_environment import model_environment, model_umask
 from deployments.model_process import fork_server
+from deployments.model_process.fork_server import PID_BYTES, TITLE
 from deployments.replica.replica import Place
 
 _TITLE: Final = " " * 256
@@ -21,6 +24,9 @@ _TITLE: Final = " " * 256
 _TRIES: Final = 3
 _ANSWER_S: Final = 30.0
 """For the imports of a server that has just been started, on a busy machine. One that takes longer hangs."""
+_READY_S: Final = 10.0
+"""For one that has imported all."""
+_PEER: Final = Struct("iII")
 _IDLE_S: Final = 30.0
 
 
@@ -81,10 +87,12 @@ def start_process(name: str, start: Start, activity: int, directory: str, server
     path = os.path.join(directory, f"{server}.sock")
     error: Exception | None = None
     for _ in range(_TRIES):  # a server that is about to end may have accepted the first
+        asked = _inode(path)
         try:
             return _ask(request, activity, path)
         except TimeoutError as failed:
-            Path(path).unlink(missing_ok=True)  # it hangs: the next try starts another
+            if asked in (0, _inode(path)):
+                Path(path).unlink(missing_ok=True)  # it hangs: the next try starts another
             error = failed
         except ConnectionError as failed:
             error = failed
@@ -98,13 +106,13 @@ def _ask(request: bytes, activity: int, path: str) -> Started:
     try:
         with far:
             _connect(status, path)
-            status.settimeout(_ANSWER_S)
+            status.settimeout(_READY_S if _is_ready(status) else _ANSWER_S)
             sent = socket.send_fds(status, [request], [far.fileno(), activity, writing])
             status.sendall(request[sent:])
             status.shutdown(socket.SHUT_WR)
-            answer, descriptors, _, _ = socket.recv_fds(status, 4, 1, socket.MSG_CMSG_CLOEXEC)
+            answer, descriptors, _, _ = socket.recv_fds(status, PID_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
             if not descriptors:
-                raise ConnectionError("it has closed the connection")
+                raise _refusal(status, answer)
         status.settimeout(None)
         return Started(int.from_bytes(answer, "little"), descriptors[0], near, status, reading)
     except BaseException:
@@ -114,6 +122,30 @@ def _ask(request: bytes, activity: int, path: str) -> Started:
         raise
     finally:
         os.close(writing)
+
+
+def _refusal(status: socket.socket, answer: bytes) -> OSError:
+    """Return why no process was started; what is worth another try is a ConnectionError."""
+    if not answer:
+        return ConnectionError("it has closed the connection")
+    text = b""
+    while more := status.recv(4096):
+        text += more
+    return OSError(f"the fork server cannot start it: {text.decode(errors='replace')}")
+
+
+def _inode(path: str) -> int:
+    with suppress(OSError):
+        return os.stat(path).st_ino
+    return 0
+
+
+def _is_ready(connection: socket.socket) -> bool:
+    """Whether the server at the other end had imported all when the connection was made."""
+    pid, _, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(TITLE.encode())
+    return False
 
 
 def _connect(sock: socket.socket, path: str) -> None:

@@ -125,9 +125,7 @@ class Rollbacks:
         what = "no version is rejected" if version is None else f"version {version} is new again"
         served = events[-1].version if events else 0
         now, why = self._rollouts.now(), change.why or what
-        await self._rollouts.ledger.note(
-            name, ServedEvent(now, "forgotten", served, who, why, version or 0)
-        )
+        await self._rollouts.ledger.note(name, ServedEvent(now, "forgotten", served, who, why, version or 0))
 
 
 def goal(offer: Offer, last: Record | None, wanted: int | None, before: Sequence[int]) -> int:
@@ -200,9 +198,7 @@ def gone_back(offer: Offer, last: Record | None, version: int, who: str, why: st
     left_out = (each for each in newer if each == current or each not in known)
     return rejecting(
         record,
-        *(
-            RejectedVersion(each, _as_it_runs(offer, each), now, who, left_why) for each in left_out
-        ),
+        *(RejectedVersion(each, _as_it_runs(offer, each), now, who, left_why) for each in left_out),
     )
 
 

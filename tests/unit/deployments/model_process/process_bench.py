@@ -74,7 +74,7 @@ class ProcessBench:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory = self.models = directory
         self.plane = LoopThread("test-data-plane")
         self.socket = "replica.sock"
         self.pauses = 0
@@ -84,7 +84,7 @@ class ProcessBench:
 
     def write(self, execute: str = "pass", initialize: str = "pass", finalize: str = "pass") -> None:
         """Write the model, whose output is its input + 1."""
-        folder = self.directory / "m" / "1"
+        folder = self.models / "m" / "1"
         folder.mkdir(parents=True, exist_ok=True)
         source = MODEL.replace("{execute}", execute).replace("{initialize}", initialize)
         (folder / "model.py").write_text(source.replace("{finalize}", finalize))
@@ -93,7 +93,7 @@ class ProcessBench:
         """Load the model; `seconds` is the limit of an execution."""
         (self.directory / "backends").mkdir(exist_ok=True)
         spec = model_spec(
-            self.directory,
+            self.models,
             config,
             socket_directory=str(self.directory),
             transport=TransportSettings(**transport),

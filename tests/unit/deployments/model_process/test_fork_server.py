@@ -1,6 +1,8 @@
 """The server of a node that forks the processes of models, in a directory of its own."""
 
+import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -15,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 
+from deployments.model_process import fork_server
 from deployments.model_process import start as starts
 from deployments.model_process.activity import Activity
 from deployments.model_process.start import Start, Started, start_process
@@ -23,7 +26,7 @@ from tests.unit.deployments.model_process.process_bench import alive, servers, u
 
 pytestmark = pytest.mark.timeout(60)
 
-SPEC = b"\xc0"
+SPEC = b"null"
 """No specification: the process says so and ends."""
 
 
@@ -165,28 +168,79 @@ def test_a_server_that_was_killed_is_replaced(sockets: Path) -> None:
     assert not alive(server)
 
 
-def test_a_server_that_hangs_is_replaced(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("free", [0, 1, 3, 4])
+def test_a_server_without_descriptors_says_so_and_goes_on(sockets: Path, free: int) -> None:
+    """It needs one for the connection, and three for the request."""
     with started(sockets) as process:
         ended(process)
     (server,) = servers(sockets)
-    os.kill(server, signal.SIGSTOP)
-    ask, waits = starts._ask, iter([0.2])
-
-    def ask_impatiently(request: bytes, activity: int, path: str) -> Started:
-        monkeypatch.setattr(starts, "_ANSWER_S", next(waits, 30.0))
-        return ask(request, activity, path)
-
-    monkeypatch.setattr(starts, "_ask", ask_impatiently)
-    try:
+    until(lambda: not psutil.Process(server).children())
+    limits = resource.prlimit(server, resource.RLIMIT_NOFILE)
+    used = {int(name) for name in os.listdir(f"/proc/{server}/fd")}
+    unused = [number for number in range(max(used) + 8) if number not in used]
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (unused[free], limits[1]))
+    if free < 4:
+        with pytest.raises(OSError, match="Too many open files"), started(sockets):
+            pass
+    else:
         with started(sockets) as process:
             assert ended(process) == 1
-        (other,) = set(servers(sockets)) - {server}
-    finally:
-        os.kill(server, signal.SIGCONT)
-    until(lambda: not psutil.Process(server).children())
+    until(lambda: {int(name) for name in os.listdir(f"/proc/{server}/fd")} == used)
+    resource.prlimit(server, resource.RLIMIT_NOFILE, limits)
     with started(sockets) as process:
         assert ended(process) == 1
-    assert alive(other)
+    assert servers(sockets) == [server] and not psutil.Process(server).children()
+
+
+def test_a_server_that_cannot_fork_says_so_and_goes_on(
+    sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = fork_server.Request(b"/", 0, {}, "m", b"", list(os.pipe()))
+
+    def fails() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fails)
+    monkeypatch.setattr(fork_server, "_received", lambda _: request)
+    near, far = socket.socketpair()
+    near.shutdown(socket.SHUT_WR)
+    assert fork_server._served(far) == (None, 0)
+    assert near.recv(100) == bytes(4) + b"fork: Resource temporarily unavailable"
+    near.close()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(request.descriptors[0])
+
+
+def test_a_process_that_cannot_be_watched_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", fails)
+    child = subprocess.Popen(["sleep", "60"])
+    near, far = socket.socketpair()
+    near.shutdown(socket.SHUT_WR)
+    assert not fork_server._started(child.pid, far)
+    assert near.recv(100)[4:] == b"opening a descriptor of the process: Too many open files"
+    near.close()
+    assert child.wait(10) == 0 and not psutil.pid_exists(child.pid), "it was waited for"
+
+
+def test_a_server_that_is_stopped_is_replaced_before_the_time_of_its_imports(
+    sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts, "_READY_S", 0.5)
+    with monkeypatch.context() as soon:
+        soon.setattr(starts, "_IDLE_S", 0.5)
+        with started(sockets) as process:
+            ended(process)
+    (server,) = servers(sockets)
+    os.kill(server, signal.SIGSTOP)
+    with started(sockets) as process:
+        assert ended(process) == 1
+    (second,) = set(servers(sockets)) - {server}
+    os.kill(server, signal.SIGCONT)
+    until(lambda: servers(sockets) == [second])
+    assert (sockets / "models.sock").exists(), "the first leaves the socket of the second alone"
 
 
 def test_sockets_of_servers_that_were_killed_are_removed(sockets: Path) -> None:

@@ -24,6 +24,14 @@ DAEMON = """if value == 8 and os.fork() == 0:
                 os._exit(0)"""
 
 
+def test_a_repository_may_have_any_name(bench: ProcessBench) -> None:
+    bench.models = bench.directory / os.fsdecode(b"caf\xe9")
+    bench.write(initialize=r"assert b'/caf\xe9/' in os.fsencode(args['model_repository'] + __file__)")
+    replica = bench.load()
+    assert bench.infer() == 2
+    assert replica._description.spec.directory == str(bench.models / "m")
+
+
 def test_the_model_runs_in_another_process(bench: ProcessBench) -> None:
     bench.write()
     replica = bench.load()
