@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ import psutil
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from tritonclient.utils import shared_memory
 
 from tests.cluster.conftest import write_model
 from tests.cluster.load import Load
@@ -34,9 +36,10 @@ AGENT = "/stand_in.py"
 
 
 @contextmanager
-def running(directory: Path, *arguments: str) -> Iterator[Server]:
+def running(directory: Path, *arguments: str, temporary: str = "") -> Iterator[Server]:
     write_model(directory / "repository", "good")
-    server = Server([f"--model-repository={directory / 'repository'}", *arguments], directory / "log").start()
+    arguments = (f"--model-repository={directory / 'repository'}", *arguments)
+    server = Server(arguments, directory / "log", {"TMPDIR": temporary} if temporary else {}).start()
     try:
         # Before it has said so itself, the program would start again.
         wait_until(lambda: "1 of 1 models are ready" in server.output(), 10.0, "the program is ready")
@@ -96,6 +99,17 @@ def check_exit(server: Server, family: list[psutil.Process], since: float, reaso
     assert psutil.wait_procs(family, timeout=5)[1] == []
 
 
+def register_memory(server: Server) -> None:
+    """Register shared memory as a client that forgets it."""
+    name = f"/nereid-test-{os.getpid()}"
+    region = shared_memory.create_shared_memory_region("left", name, 64)
+    try:
+        with tritonclient.http.InferenceServerClient(server.http_url) as client:
+            client.register_system_shared_memory("left", name, 64)
+    finally:
+        shared_memory.destroy_shared_memory_region(region)
+
+
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("lasting")) as server:
@@ -137,13 +151,20 @@ def test_stopped_ingress_is_replaced(lasting: Server) -> None:
 def test_program_ends_with_its_cluster(
     tmp_path: Path, title: str, number: signal.Signals, reason: str
 ) -> None:
-    with running(tmp_path) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="n") as private,
+        running(tmp_path, "--allow-client-shm=true", temporary=private) as server,
+    ):
         assert server.process is not None
         family = psutil.Process(server.process.pid).children(recursive=True)
+        register_memory(server)
+        files = Path(private, f"nereid-{os.getuid()}")
+        assert list(files.glob("*.sock")) and list(files.glob("regions-*"))
         since = time.monotonic()
         part(server, title).send_signal(number)
         check_noticed(server)
         check_exit(server, family, since, reason)
+        assert not list(files.glob("*.sock")) and not list(files.glob("regions-*"))
 
 
 def test_program_ends_when_an_agent_takes_the_raylet_along(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ backend: "python"
 input { name: "WHAT" data_type: TYPE_STRING dims: [ 1 ] }
 output { name: "FOUND" data_type: TYPE_STRING dims: [ 1 ] }
 """
-MODEL = '''
+MODEL = """
 import asyncio, atexit, ctypes, multiprocessing, os, signal, sys, threading, time, weakref
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -118,7 +118,7 @@ class TritonPythonModel:
             return ray.get(ray.remote(lambda: 42).remote())
         finally:
             ray.shutdown()
-'''
+"""
 
 
 class Asked:
