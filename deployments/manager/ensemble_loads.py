@@ -21,6 +21,7 @@ from deployments.manager.ensembles import (
 )
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
+from deployments.rollout.selection import Offer
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +35,18 @@ class EnsembleLoads:
         catalog: reads the repositories.
         entries: the entries, which change.
         busy: returns whether a model is being loaded or unloaded.
+        chosen: returns the versions that a load would serve of a model that is not in memory.
     """
 
-    def __init__(self, catalog: Catalog, entries: Entries, busy: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        entries: Entries,
+        busy: Callable[[str], bool],
+        chosen: Callable[[Offer], Collection[int]] = lambda offer: offer.versions,
+    ) -> None:
         self._catalog = catalog
+        self._chosen = chosen
         self._entries = entries
         self._busy = busy
         self._refused: dict[tuple[str, int], str] = {}
@@ -129,7 +138,7 @@ class EnsembleLoads:
         labels = read_labels(candidate.entry, candidate.config)
         return [
             VersionEntry(name, version, ModelState.READY, IDLE, config=config, labels=labels)
-            for version in candidate.versions
+            for version in self._chosen(candidate.offer({}))
         ]
 
     def log_refused(self, entries: Iterable[VersionEntry]) -> None:

@@ -63,7 +63,7 @@ class Lifecycle:
         """The specs of the deployed versions, by application."""
         self.locks = ModelLocks(settings.repository.load_threads)
         self.deployer = Deployer(settings, publisher, self.locks, tasks, running)
-        self.ensembles = EnsembleLoads(catalog, self.entries, self.busy)
+        self.ensembles = EnsembleLoads(catalog, self.entries, self.busy, rollouts.listed)
         self.initialised = self.failed = self.all_loaded = False  # see `RoutingTable`
         self.start_names: frozenset[str] | None = None  # known once their loads have ended
 

@@ -130,23 +130,28 @@ class Rollouts:
         offer = self.remembering(offer)
         last = self._records.get(offer.name)
         choice = await asyncio.to_thread(choose, offer, last)
-        skipped = [rejection_text(name_of(offer.name), each) for each in choice.skips]
         if not choice.versions:
-            why = "; ".join(skipped) or "no version is left"
-            raise invalid_arg(f"load failed for model '{offer.name}': {why}")
+            raise invalid_arg(_nothing_left(offer, choice))
         stable = meant(offer, last)
         if choice.begins is not None and stable is not None:
             policy = offer.policy or (last.status.spec if last is not None else RolloutSpec())
             await self.begin(offer, (stable, choice.begins), policy, why=f"version {choice.begins} is new")
         elif choice.withdraws:
             await self.change(offer.name, lambda old, now: machine.withdrawn(old, choice.withdraws, now))
-        for text in skipped:
-            served = ", ".join(map(str, choice.versions))
+        for each in choice.skips:
+            text, served = rejection_text(name_of(offer.name), each), ", ".join(map(str, choice.versions))
             logger.warning("model '%s': %s; served is version %s", offer.name, text, served)
         record = self._records.get(offer.name)
         if record is not None and record.alone and record.status.state is RolloutState.LOADING:
             choice = alone(choice, record.status.stable)
         return choice if record is None else choice._replace(percents=_percents(record))
+
+    def listed(self, offer: Offer) -> tuple[int, ...]:
+        """Return the versions that a load would serve of a model that is not in memory; reads the disk."""
+        choice = choose(self.remembering(offer), self._records.get(offer.name))
+        if not choice.versions:
+            raise invalid_arg(_nothing_left(offer, choice))
+        return tuple(version for version in choice.versions if version != choice.begins)
 
     def remembering(self, offer: Offer) -> Offer:
         """Return the offer with contents that are read once, as long as the files are the same."""
@@ -353,6 +358,11 @@ class Rollouts:
 
 async def _enough_replicas(name: str, versions: tuple[int, int], percent: float) -> str:
     return ""
+
+
+def _nothing_left(offer: Offer, choice: Choice) -> str:
+    why = "; ".join(rejection_text(name_of(offer.name), each) for each in choice.skips)
+    return f"load failed for model '{offer.name}': {why or 'no version is left'}"
 
 
 def _percents(record: Record) -> dict[int, float]:

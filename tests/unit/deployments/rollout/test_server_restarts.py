@@ -254,3 +254,26 @@ async def test_counters_of_the_whole_rollout_are_kept(rollouts: RolloutBench) ->
     again = await restarted(rollouts, made)
     total = (await status(again)).total.candidate
     assert (total.ok, total.failed) == (70, 2)
+
+
+ON_DEMAND = {"model_control_mode": "none", "model_memory_bytes": 150 << 20}
+
+
+async def test_a_rejected_version_is_not_loaded_by_a_request_either(rollouts: RolloutBench) -> None:
+    """Where a model is loaded by its first request."""
+    made = await aborted(rollouts)
+    await stopped(rollouts, made)
+    again = await rollouts.manager(**ON_DEMAND)
+    assert ready(again) == [1] and rollouts.bench.serve.deployed == []
+    await again.demand("m")
+    assert ready(again) == [1] and rollouts.bench.serve.deployed == ["m:1"]
+
+
+async def test_a_request_loads_both_versions_of_a_rollout_that_is_on(rollouts: RolloutBench) -> None:
+    made = await second_step(rollouts)
+    await stopped(rollouts, made)
+    again = await rollouts.manager(**ON_DEMAND)
+    assert ready(again) == [1, 2] and rollouts.bench.serve.deployed == []
+    await again.demand("m")
+    assert state(await status(again)) == (STEP, 50)
+    assert sorted(rollouts.bench.serve.deployed) == ["m:1", "m:2"]
