@@ -178,7 +178,7 @@ def test_callback_may_call_a_model(bench: Bench, caller: Served) -> None:
 def test_backend_may_cancel_a_call(bench: Bench, caller: Served) -> None:
     def cancelled(asked: Asked) -> None:
         def answer() -> None:
-            if asked.cancelled:
+            if asked.advised:
                 asked.answer(error=unavailable("it was cancelled"))
             else:
                 bench.plane.loop.call_later(0.001, answer)
