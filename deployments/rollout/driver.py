@@ -157,7 +157,8 @@ class RolloutDriver:
         await self._models.retire(record.name, record.status.candidate)
         await self._rollouts.change(record.name, _same(record, machine.rolled_back))
         await self._models.publish_and_wait()
-        if record.status.stable not in self._models.ready(record.name):
+        waits = self._rollouts.waits(record.name)
+        if not waits and record.status.stable not in self._models.ready(record.name):
             await self._models.load_quietly(record.name)
 
     async def _step(self, record: Record) -> None:

@@ -87,7 +87,9 @@ class Rollouts:
 
     def on(self) -> list[Record]:
         """Return the rollouts that are on, but for those of models that wait for a load since a restart."""
-        return [record for record in self._records.values() if record.on and not self.waits(record.name)]
+        on = (record for record in self._records.values() if record.on)
+        ends = RolloutState.ROLLING_BACK
+        return [each for each in on if not self.waits(each.name) or each.status.state is ends]
 
     def waits(self, name: str) -> bool:
         """Return whether a model's rollout waits since a restart until somebody loads the model."""

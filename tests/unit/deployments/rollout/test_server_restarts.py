@@ -277,3 +277,28 @@ async def test_a_request_loads_both_versions_of_a_rollout_that_is_on(rollouts: R
     await again.demand("m")
     assert state(await status(again)) == (STEP, 50)
     assert sorted(rollouts.bench.serve.deployed) == ["m:1", "m:2"]
+
+
+async def test_a_rollout_that_waits_for_a_load_can_be_aborted(rollouts: RolloutBench) -> None:
+    made = await second_step(rollouts)
+    await stopped(rollouts, made)
+    again = await rollouts.manager()
+    await act(again, "abort")
+    assert state(await rollouts.after(again)) == (ABORTED, 0)
+    assert rollouts.bench.serve.deployed == []
+    await again.load("m", None, {})
+    assert ready(again) == [1]
+
+
+async def test_a_stable_version_that_no_longer_loads_pauses_the_rollout(rollouts: RolloutBench) -> None:
+    """The candidate is not to get all requests because of that."""
+    made = await second_step(rollouts)
+    await stopped(rollouts, made)
+    rollouts.bench.serve.failures["m:1"] = "Internal: no such layer"
+    again = await rollouts.manager(model_control_mode="none")
+    found = await status(again)
+    assert found.state is PAUSED and "not loaded after a restart: " in found.reason and ready(again) == []
+    rollouts.bench.serve.failures.clear()
+    await act(again, "resume")
+    await rollouts.after(again)
+    assert state(await rollouts.after(again)) == (STEP, 50) and ready(again) == [1, 2]
