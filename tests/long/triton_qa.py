@@ -41,9 +41,14 @@ _EXAMPLE: Final = """example:
 _WITHOUT_GPU: Final = {
     "*.pbtxt": ((r"KIND_GPU", "KIND_CPU"),),
     "*.sh": ((r"KIND_GPU", "KIND_CPU"),),
-    "expected*": ((r"(?m)^\s*gpus: 0\n", ""), (r"KIND_GPU", "KIND_CPU")),
+    "expected*": (
+        (r'(?s)(platform: "onnxruntime_onnx".*?count: )1(\s+gpus: 0)', r"\g<1>2\2"),  # its default on a CPU
+        (r"(?m)^\s*gpus: 0\n", ""),
+        (r"KIND_GPU", "KIND_CPU"),
+    ),
     "*.py": (
         (r"np\.NINF", "-np.inf"),
+        (r"import openvino\.runtime as", "import openvino as"),
         (r'\.to\("cuda"\)', '.to("cpu")'),
         (r"\A#!/usr/bin/python3?", "#!/usr/bin/env python3"),
     ),
@@ -62,7 +67,7 @@ _CLIENTS: Final = ("http", "grpc")
 """Protocols of the C++ clients that suites call, see `tests/long/qa_client.py`."""
 _ONNX: Final = "--onnx --onnx_opset=17"
 _GENERATED: Final = {
-    "qa_model_repository": f"gen_qa_models.py --libtorch {_ONNX}",
+    "qa_model_repository": f"gen_qa_models.py --libtorch --openvino {_ONNX}",
     "qa_variable_model_repository": f"gen_qa_models.py --variable --libtorch {_ONNX}",
     "qa_identity_model_repository": f"gen_qa_identity_models.py --libtorch {_ONNX}",
     "qa_reshape_model_repository": f"gen_qa_reshape_models.py --variable --libtorch {_ONNX}",
@@ -93,6 +98,7 @@ _STAGED: Final = {
 """Models that the image of the suites has in `SUITE/models`, by where they are in the repository."""
 _IR_VERSION: Final = 10
 """Of the generated models: the newest that ONNX writes may be newer than ONNX Runtime reads."""
+_SECTION_END: Final = "LOG_IDX=$((LOG_IDX+1))"
 _UNSHARE: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 _RUN: Final = """\
 ip link set lo up
@@ -116,6 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("suites", nargs="*", default=SUITES, metavar="SUITE", help="folders of its qa/")
     parser.add_argument("--work", type=Path, default=Path("/tmp/nereid-qa"), help="for copy and logs")
     parser.add_argument("--script", default="test.sh", help="the script to run in each folder")
+    parser.add_argument(
+        "--only", metavar="FIRST-LAST", help=f"sections of the script, which end at {_SECTION_END}"
+    )
     parser.add_argument("--seconds", type=float, default=900.0, help="the most that a suite may take")
     parser.add_argument("--dev", action="store_true", help="servers of one process, which start sooner")
     given = parser.parse_args(argv)
@@ -123,7 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     qa = QA(given.work, "tests.long.qa_server" if given.dev else "nereid")
     if not qa.folder.exists():
         qa.prepare(given.server / "qa")
-    return max([qa.run(suite, given.script, given.seconds) for suite in given.suites])
+    failed = 0
+    for suite in given.suites:
+        script = given.script if given.only is None else cut(qa.folder / suite, given.script, given.only)
+        failed |= qa.run(suite, script, given.seconds)
+    return failed
 
 
 class QA:
@@ -214,6 +227,20 @@ class QA:
         if nested:  # where others set it themselves
             names["MODELDIR"] = str(folder.parent)
         return {**os.environ, **names}
+
+
+def cut(folder: Path, script: str, only: str) -> str:
+    """Write the part of a script that has sections such as `4-9`, the first being 0; return its name.
+
+    What stands before the first one is kept, and so is the exit status.
+    """
+    first, _, last = only.partition("-")
+    head, begin, rest = (folder / script).read_text().partition("\nLOG_IDX=0\n")
+    sections = rest.split(f"\n{_SECTION_END}\n")
+    chosen = f"\n{_SECTION_END}\n".join(sections[int(first) : int(last or first) + 1])
+    part = folder / f"{Path(script).stem}-{only}.sh"
+    part.write_text(f"{head}{begin}LOG_IDX={first}\n{chosen}\nexit $RET\n")
+    return part.name
 
 
 def write_program(path: Path, line: str) -> None:
