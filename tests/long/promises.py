@@ -2,8 +2,9 @@
 
 Five models, each behind `nereid dev`: the rate that a command told, and 1.15 times that rate, are asked for
 by open loops with seeds that the command had not. The rate is right where at least four of five keep the
-objective, and fewer do at 1.15 times the rate. Beside two busy processes a command has to say
-that its figures are doubtful, or tell no rate.
+objective, and fewer do at 1.15 times the rate. A line has the p99 of each load, and behind it the longest
+time in which nothing was answered, in ms; "!" marks those whose generator was late. Beside two busy
+processes a command has to say that its figures are doubtful, or tell no rate.
 
 Servers and loads have a real-time priority where that is allowed (not beside the busy processes), so that
 other work of the machine does not count; no model computes on more than one processor. An hour and a half for
@@ -189,7 +190,7 @@ def promised(
 
 
 def p99(model: str, server: Server, rate: float, seed: int, seconds: float) -> tuple[float, str]:
-    """Return what an open loop measures in ms, infinity if requests fail; and "!" if it is void."""
+    """Return what an open loop measures in ms, infinity if requests fail; and its longest pause."""
     for _ in range(_TRIES):
         words = ("-m", model, "-u", server.http_url, f"--rate={rate:g}", f"--duration={seconds:g}")
         _, document = _nereid("perf", *words, f"--random-seed={seed}")
@@ -197,7 +198,8 @@ def p99(model: str, server: Server, rate: float, seed: int, seconds: float) -> t
         if not level["void"]:
             break
     failed = level["failed"] > _FAILED * level["requests"]
-    return float("inf") if failed else level["latency"]["percentiles"]["p99"], "!" if level["void"] else ""
+    pause = f"/{1e3 * level['silence']:.0f}{'!' if level['void'] else ''}"
+    return float("inf") if failed else level["latency"]["percentiles"]["p99"], pause
 
 
 def checked(tool: str, model: str, seeds: int, seconds: float) -> bool:
