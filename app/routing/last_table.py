@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+from contextlib import suppress
 from typing import Final, Protocol
 
 from app.routing.table import RoutingTable, decode_table
@@ -45,22 +46,31 @@ class LastTable:
         self._key = _PREFIX + hashlib.sha256(b"table" + key).hexdigest()[:32]
         self._wanted = b""
         self._writing: asyncio.Task[None] | None = None
+        self._urgent = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
 
-    def keep(self, encoded: bytes) -> None:
-        """Have a table written soon: the newest, where tables follow each other."""
+    def keep(self, encoded: bytes, urgent: bool = False) -> None:
+        """Have a table written soon: the newest, where tables follow each other.
+
+        Args:
+            encoded: the table.
+            urgent: at once, and `kept` waits for it: without it requests would be answered by other versions.
+        """
         self._wanted = encoded
-        self._settled.clear()
+        if urgent:
+            self._settled.clear()
+            self._urgent.set()
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def kept(self) -> None:
-        """Wait until the newest table is written, or cannot be."""
+        """Wait until the newest urgent table is written, or cannot be."""
         await self._settled.wait()
 
     async def _write(self) -> None:
         while encoded := self._wanted:
+            self._urgent.clear()
             try:
                 if len(encoded) <= _MOST_BYTES:
                     await asyncio.to_thread(self._store.write, self._key, encoded)
@@ -69,7 +79,8 @@ class LastTable:
             if encoded is self._wanted:
                 self._wanted = b""
                 self._settled.set()
-            await asyncio.sleep(_REST_S_A_BYTE * len(encoded))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._urgent.wait(), _REST_S_A_BYTE * len(encoded))
 
     def discard_others(self) -> None:
         """Remove the tables of earlier starts; blocks."""

@@ -14,7 +14,7 @@ from app.routing.table import RoutingTable, VersionEntry, encode_table
 PUBLISH_S = 0.1
 """Shortest time from one table that ingresses get to the next: what changes in between goes out together."""
 KEPT_S = 1.0
-"""Time in which a table is also in the cluster's store, before those who wait for it go on."""
+"""Time in which a change of a rollout is also in the cluster's store, before those who wait for it go on."""
 WATCH_S = 5.0
 """Longest time that an ingress waits for a new table in one call."""
 RECEIPT_S = 2.0
@@ -103,10 +103,11 @@ class RoutingPublisher:
         """Give the newest table to those that watch; the next one goes out after `PUBLISH_S`."""
         self._resting = None
         if self._handed_out is not self.table:
+            splits = self._handed_out.splits
             self._handed_out, self._encoded = self.table, encode_table(self.table)
             self._resting = asyncio.get_running_loop().call_later(PUBLISH_S, self._hand_out)
             if self._last is not None:
-                self._last.keep(self._encoded)
+                self._last.keep(self._encoded, urgent=splits != self.table.splits)
             self._notify()
 
     def _notify(self) -> None:
@@ -147,18 +148,18 @@ class RoutingPublisher:
                 waits `RECEIPT_S` for their first calls.
         """
         started = time.monotonic()
-        if self._last is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._last.kept(), KEPT_S)
         while True:
             self._forget_dead(number, started)
             behind = [i for i in self._ingresses.values() if i.applied < number]
             missing = len(self._ingresses) < expected and time.monotonic() - started < RECEIPT_S
             if not behind and not missing:
-                return
+                break
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await self._changed.wait()
+        if self._last is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._last.kept(), KEPT_S)
 
     def _record_call(self, ingress: str) -> _Ingress:
         state = self._ingresses.setdefault(ingress, _Ingress())

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.routing import manager_client
+from app.routing import last_table, manager_client
 from app.routing.last_table import LastTable
 from app.routing.manager_client import follow
 from app.routing.table import RoutingTable, encode_table
@@ -64,7 +64,7 @@ class FakeManager:
 
 async def kept(store: FakeStore, number: int, key: bytes = b"k") -> LastTable:
     last = LastTable(store, key)
-    last.keep(encode_table(RoutingTable(number)))
+    last.keep(encode_table(RoutingTable(number)), urgent=True)
     await last.kept()
     return last
 
@@ -74,7 +74,7 @@ async def test_the_newest_table_is_kept_and_those_between_are_left_out() -> None
     store.gate.clear()
     last = LastTable(store, b"k")
     for number in range(1, 6):
-        last.keep(encode_table(RoutingTable(number)))
+        last.keep(encode_table(RoutingTable(number)), urgent=True)
         await asyncio.sleep(0)
     waiting = asyncio.create_task(last.kept())
     await asyncio.sleep(0.05)
@@ -83,6 +83,20 @@ async def test_the_newest_table_is_kept_and_those_between_are_left_out() -> None
     await waiting
     found = last.read()
     assert found is not None and found.number == 5 and store.writes <= 2
+
+
+async def test_between_large_tables_is_a_rest_but_for_an_urgent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_table, "_REST_S_A_BYTE", 1000.0)
+    store = FakeStore()
+    last = await kept(store, 1)
+    last.keep(encode_table(RoutingTable(2)))
+    await asyncio.wait_for(last.kept(), 1)
+    await asyncio.sleep(0.05)
+    assert store.writes == 1, "nobody waits for it"
+    last.keep(encode_table(RoutingTable(3)), urgent=True)
+    await asyncio.wait_for(last.kept(), 1)
+    found = last.read()
+    assert found is not None and found.number == 3 and store.writes == 2
 
 
 async def test_a_table_is_that_of_one_start_of_the_server() -> None:
