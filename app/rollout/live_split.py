@@ -1,8 +1,6 @@
 """One step of a rollout in this process: which version gets a request, and what became of it."""
 
-from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,8 +11,11 @@ from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.split import WHOLE, Split
 from app.core.tensors import InferRequest, InferResponse
 from app.rollout.answer import Answer
+from app.rollout.candidate_call import CandidateCall
+from app.rollout.counted_call import CountedCall
+from app.rollout.flights import Flights
 from app.rollout.mirror import Expected, Mirror
-from app.rollout.rescue import RescueBudget, RescuedCall
+from app.rollout.rescue import RescueBudget
 from app.rollout.tally import StepTally, record
 from app.routing.canary import Diffusion, draws_candidate
 from app.routing.router import Router
@@ -36,13 +37,17 @@ class LiveSplit:
     Attributes:
         split: the newest one of this step.
         stable: the entry of the stable version.
+        flights: the requests of the rollout, of all its steps, that are in flight.
     """
 
     split: Split
     stable: VersionEntry
 
-    def __init__(self, router: Router, tally: StepTally, mirror: Mirror | None = None) -> None:
+    def __init__(
+        self, router: Router, tally: StepTally, flights: Flights, mirror: Mirror | None = None
+    ) -> None:
         """`follow` completes it. Without `mirror` no requests are mirrored."""
+        self.flights = flights
         self._router = router
         self._tally = tally
         self._mirror = mirror
@@ -76,12 +81,12 @@ class LiveSplit:
         if request.mirrored:
             return self._router.submit(candidate or self.stable, request, sink)
         self._budget.earn()
-        if candidate is not None and self.split.stable_on_error and not candidate.decoupled:
-            return RescuedCall.start(self, candidate, request, sink)
-        if candidate is None and self._mirrors(request):
+        if candidate is not None:
+            return CandidateCall.start(self, candidate, request, sink, self.split.stable_on_error)
+        if self._mirrors(request):
             sink = partial(self._on_mirrored, request, Answer(request), sink)
-        send = partial(self._router.submit, candidate or self.stable, request)
-        return self._counted(candidate is not None, request, send, sink)
+        send = partial(self._router.submit, self.stable, request)
+        return CountedCall.start(self, False, request, send, sink)
 
     def look(self) -> None:
         """Notice a candidate that has no replica here, or has one again; called once a second."""
@@ -98,21 +103,51 @@ class LiveSplit:
         """Start a request of one of the two versions."""
         return self._router.submit(entry, request, sink)
 
-    def record_candidate(self, failure: Failure | None, seconds: float) -> None:
-        """Count a request that the candidate has answered or failed after so many seconds."""
-        record(self._outcomes.candidate, failure, seconds)
-        if failure is not None:
+    def entry(self, is_candidate: bool) -> VersionEntry:
+        """Return a version; the stable one when there is no candidate any more."""
+        return self._candidate or self.stable if is_candidate else self.stable
+
+    def is_candidates(self, call: Call) -> bool:
+        """Return whether a request is at a replica of the candidate."""
+        return self._candidate is not None and self._router.is_at(self._candidate, call)
+
+    def names_candidate(self, response: InferResponse) -> bool:
+        """Return whether a response says that it is the candidate's."""
+        return response.model_version == str(self.split.candidate)
+
+    def count(
+        self, is_candidate: bool, failure: Failure | None, seconds: float, blamed: bool = False
+    ) -> None:
+        """Count a request that a version has answered or failed after so many seconds; see `record`."""
+        record(self._outcomes.of(is_candidate), failure, seconds, blamed)
+        if not is_candidate:
+            if failure is None:
+                self.flights.durations.add(seconds)
+        elif failure is not None:
             self._notice_losses()
 
-    def record_repeated(self, answered: bool) -> None:
+    def count_late(self, is_candidate: bool) -> None:
+        """Count a request that is late, see `flights`."""
+        self._outcomes.of(is_candidate).late += 1
+
+    def count_prompt(self, is_candidate: bool) -> None:
+        """Count a request that has ended before it was late."""
+        self._outcomes.of(is_candidate).prompt += 1
+
+    def count_repeated(self, answered: bool) -> None:
         """Count a request that the candidate failed, and the stable version then answered or failed too."""
         if answered:
             self._outcomes.candidate.rescued += 1
         else:
             self._budget.in_vain += 1
 
-    def may_repeat(self) -> bool:
-        """Return whether a request may be repeated now; give the candidate up if that was the last one."""
+    def may_repeat(self, hedge: bool = False) -> bool:
+        """Return whether a request may be repeated now; give the candidate up if that was the last one.
+
+        It does not depend on a `hedge`, which is done only while there is plenty of room.
+        """
+        if hedge and not self._budget.is_ample:
+            return False
         # Those that are in flight when the candidate is given up are all repeated.
         if not self._budget.spend() and not self._given_up:
             return False
@@ -167,32 +202,6 @@ class LiveSplit:
         # It may have started at another weight, or while the candidate had no replica.
         both = [entry for entry in (self.stable, self._candidate) if entry is not None]
         send = partial(self._router.submit_sequence, both[::-1] if draws else both, request)
-        return send(sink) if request.mirrored else self._counted(draws, request, send, sink)
-
-    def _counted(
-        self, is_candidate: bool, request: InferRequest, send: Callable[[Sink], Call], sink: Sink
-    ) -> Call:
-        begun = monotonic()
-        try:
-            return send(partial(self._on_response, is_candidate, begun, Answer(request), sink))
-        except InferError as error:
-            self._record(is_candidate, error.failure, begun)
-            raise
-
-    def _on_response(
-        self, is_candidate: bool, begun: float, answer: Answer, sink: Sink, response: InferResponse
-    ) -> None:
-        """Receive a response for `sink`, of the version that was asked or the one that it names."""
-        if response.model_version:
-            is_candidate = response.model_version == str(self.split.candidate)
-        entry = self._candidate if is_candidate else self.stable
-        failure = answer.add(entry or self.stable, response)
-        if response.final:
-            self._record(is_candidate, failure, begun)
-        sink(response)
-
-    def _record(self, is_candidate: bool, failure: Failure | None, begun: float) -> None:
-        if is_candidate:
-            self.record_candidate(failure, monotonic() - begun)
-        else:
-            record(self._outcomes.stable, failure, monotonic() - begun)
+        if request.mirrored:
+            return send(sink)
+        return CountedCall.start(self, draws, request, send, sink)

@@ -24,15 +24,22 @@ def bucket(seconds: float) -> int:
     return log_bucket(seconds * 1e6)
 
 
-def record(outcomes: VersionOutcomes, failure: Failure | None, seconds: float) -> None:
-    """Add a request, which took so long, to the outcomes of the version that was asked."""
+def record(
+    outcomes: VersionOutcomes, failure: Failure | None, seconds: float, blamed: bool = False
+) -> None:
+    """Add a request, which took so long, to the outcomes of the version that was asked.
+
+    It is `blamed` for what it has refused if the other version has answered that.
+    """
     if failure is None:
         outcomes.ok += 1
         number = bucket(seconds)
         outcomes.latencies[number] = outcomes.latencies.get(number, 0) + 1
-    elif is_servers(failure):
+    elif blamed or is_servers(failure):
         outcomes.failed += 1
         outcomes.add_reason(failure.message)
+    elif failure.code is ErrorCode.CANCELLED:
+        outcomes.cancelled += 1
     else:
         outcomes.refused += 1
 

@@ -3,10 +3,13 @@
 from typing import Final
 
 from app.core.errors import InferError
+from app.core.identifiers import name_of
 from app.core.inference import Call, Sink
 from app.core.rollout.outcomes import Outcomes, StepOutcomes
 from app.core.rollout.split import Split
+from app.core.rollout.status import RolloutState
 from app.core.tensors import InferRequest
+from app.rollout.flights import CallLater, Flights
 from app.rollout.live_split import LiveSplit
 from app.rollout.mirror import Mirror
 from app.rollout.tally import StepTally
@@ -20,8 +23,12 @@ MAX_TALLIES: Final = 1024
 class RolloutTraffic:
     """Splits the requests of a router by its newest table. Runs on the data-plane loop."""
 
-    def __init__(self, router: Router, mirror: Mirror | None = None) -> None:
-        """Without `mirror` no requests are mirrored."""
+    def __init__(
+        self, router: Router, mirror: Mirror | None = None, call_later: CallLater | None = None
+    ) -> None:
+        """Without `mirror` no requests are mirrored; `call_later` is the loop's by default."""
+        self._call_later = call_later
+        self._flights: dict[str, tuple[Split, Flights]] = {}
         self._router = router
         self._mirror = mirror
         self._live: dict[str, LiveSplit] = {}
@@ -41,6 +48,7 @@ class RolloutTraffic:
         found = ((split, _resolved(table, split.name)) for split in table.splits)
         # Without a READY stable version there is nothing to split.
         self._live = {split.name: self._followed(table, split) for split, entry in found if entry.split}
+        self._free(table)
 
     def take(self) -> list[StepOutcomes]:
         """Return what was counted since the last time, and count from zero; called once a second."""
@@ -64,13 +72,30 @@ class RolloutTraffic:
     def _followed(self, table: RoutingTable, split: Split) -> LiveSplit:
         live = self._live.get(split.name)
         if live is None or (live.split.rollout, live.split.step) != (split.rollout, split.step):
-            live = LiveSplit(self._router, self._tally(split.rollout, split.step), self._mirror)
+            _, flights = self._flights.get(split.rollout) or (split, Flights(self._call_later))
+            live = LiveSplit(self._router, self._tally(split.rollout, split.step), flights, self._mirror)
+        live.flights.hang_seconds = split.hang_seconds
+        self._flights[split.rollout] = split, live.flights
         versions = table.by_name[split.name]
         candidate = versions.get(split.candidate)
         if candidate is not None and candidate.state is not ModelState.READY:
             candidate = None
         live.follow(split, versions[split.stable], candidate)
         return live
+
+    def _free(self, table: RoutingTable) -> None:
+        """Free the requests at candidates that are withdrawn; watch none at those that have taken over."""
+        on = {split.rollout: split for split in table.splits}
+        for rollout, (last, flights) in list(self._flights.items()):
+            split, ready = on.get(rollout), table.ready_versions(last.name)
+            over = split is None and last.candidate not in ready
+            if last.stable in ready and (over or (split and split.state == RolloutState.ROLLING_BACK)):
+                name = f"model '{name_of(last.name)}' version {last.candidate}"
+                flights.withdraw(f"{name} was withdrawn: its rollout has failed or was aborted")
+            elif split is None:
+                flights.release()
+            if split is None:
+                del self._flights[rollout]
 
     def _tally(self, rollout: str, step: int) -> StepTally:
         tally = self._tallies.setdefault((rollout, step), StepTally(rollout, step))

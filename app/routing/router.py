@@ -18,6 +18,7 @@ from app.routing.repeated_call import RepeatedCall
 from app.routing.sequence_call import Explain, SequenceCall, StaleSequences, missing, out_of_reach
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry, not_ready
 from app.routing.waiting_room import WaitingRoom
+from app.transport.channel.client import ChannelCall
 from app.transport.memory.client_regions import with_inlined_regions
 from app.transport.settings import TransportSettings
 
@@ -222,6 +223,12 @@ class Router:
             return lambda request, _: out_of_reach(request)
         remembered = max(*(entry.sequence_idle_s for entry in entries), _REMEMBER_LOSS_S)
         return partial(missing, lost=any(pool.lost_within(remembered) for pool in pools))
+
+    def is_at(self, entry: VersionEntry, call: Call) -> bool:
+        """Return whether a request in flight is at a replica of a version."""
+        pool = self._pools.get(entry.application)
+        channel = call.channel if isinstance(call, ChannelCall | SequenceCall) else None
+        return pool is not None and channel in pool.channels
 
     def losses(self, entry: VersionEntry) -> int:
         """Return how many replicas of a version were lost since it is routed to, other than by a drain."""

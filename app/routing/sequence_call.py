@@ -114,6 +114,11 @@ class SequenceCall:
         self._cancelled = False
         self._call: ChannelCall = channels[0].submit(request, self._on_response)
 
+    @property
+    def channel(self) -> Channel:
+        """The channel to the replica that is asked now."""
+        return self._call.channel
+
     def cancel(self, advice: bool = False) -> None:
         """As `Call.cancel`."""
         self._cancelled = True

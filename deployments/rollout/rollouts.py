@@ -395,4 +395,5 @@ def split_of(record: Record) -> Split:
         state=status.state.value,
         max_difference=spec.judge.output.max_difference or 0.0,
         held_back=machine.promoted(record),
+        hang_seconds=spec.hang_seconds,
     )

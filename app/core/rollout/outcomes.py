@@ -32,9 +32,13 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         ok: answered.
-        failed: failed by the server: INTERNAL, UNAVAILABLE, a replica lost, a deadline passed.
-        refused: failed by the client: INVALID_ARG, NOT_FOUND, CANCELLED and the like; not judged.
+        failed: failed by the server: INTERNAL, UNAVAILABLE, a replica lost, a deadline passed, no answer for
+            `hang_seconds` (of the stable version, whatever comes later); by the candidate alone.
+        refused: as INVALID_ARG, NOT_FOUND and the like.
+        cancelled: given up by the client before its deadline.
         rescued: of those that failed, how many the stable version then answered.
+        late: in flight for much longer than the stable version's answers take, see `app.rollout.flights`.
+        prompt: answered, failed or refused before that.
         latencies: numbers of answered requests by bucket of their duration, see `LATENCY_RATIO`.
         executions: those of its replicas, for whatever requests.
         reasons: numbers of failed requests by the most frequent texts; mirrored requests too.
@@ -43,7 +47,10 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
     ok: int = 0
     failed: int = 0
     refused: int = 0
+    cancelled: int = 0
     rescued: int = 0
+    late: int = 0
+    prompt: int = 0
     latencies: dict[int, int] = {}
     executions: Executions = {}
     reasons: dict[str, int] = {}
@@ -52,6 +59,11 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
     def judged(self) -> int:
         """Requests that were answered or failed by the server."""
         return self.ok + self.failed
+
+    @property
+    def decided(self) -> int:
+        """Requests of which the version has shown anything: all but those that are in flight for a while."""
+        return max(self.judged + self.refused, self.prompt + self.late)
 
     def add_reason(self, text: str) -> None:
         """Count a failure by the first line of its text."""
@@ -65,7 +77,10 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
             self.ok + other.ok,
             self.failed + other.failed,
             self.refused + other.refused,
+            self.cancelled + other.cancelled,
             self.rescued + other.rescued,
+            self.late + other.late,
+            self.prompt + other.prompt,
             dict(Counter(self.latencies) + Counter(other.latencies)),
             joined(self.executions, other.executions),
             dict((Counter(self.reasons) + Counter(other.reasons)).most_common(MOST_REASONS)),
@@ -116,6 +131,10 @@ class Outcomes(msgspec.Struct, omit_defaults=True):
     stable: VersionOutcomes = msgspec.field(default_factory=VersionOutcomes)
     candidate: VersionOutcomes = msgspec.field(default_factory=VersionOutcomes)
     mirror: MirrorOutcomes = msgspec.field(default_factory=MirrorOutcomes)
+
+    def of(self, is_candidate: bool) -> VersionOutcomes:
+        """Return those of one version."""
+        return self.candidate if is_candidate else self.stable
 
     def __add__(self, other: "Outcomes") -> "Outcomes":
         return Outcomes(

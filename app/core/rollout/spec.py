@@ -83,6 +83,7 @@ class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         match: header rules, asked in this order.
         mirror: percent of the stable version's requests that are repeated at the candidate.
         on_error: `stable`: a failure of the candidate is answered by the stable version.
+        hang_seconds: what the candidate has not answered, or gone on with, for so long has failed.
         rollback: `auto`: an alarm rolls back; `pause`: it pauses the rollout.
         keep_stable_seconds: how long the stable version stays loaded after the promotion.
         holdback: percent of the requests that it answers until then, by which durations are judged; 0: none.
@@ -96,6 +97,7 @@ class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mirror: Percent = 0.0
     judge: JudgeRules = JudgeRules()
     on_error: Literal["stable", "none"] = "stable"
+    hang_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     rollback: Literal["auto", "pause"] = "auto"
     keep_stable_seconds: Seconds = 300.0
     holdback: Annotated[float, msgspec.Meta(ge=0, le=50)] = 1.0

@@ -28,6 +28,7 @@ class Split(msgspec.Struct, frozen=True):
         salt: makes the choice by `sticky` of one rollout independent of another's.
         match: see `RolloutSpec`.
         stable_on_error: whether the stable version answers when the candidate fails.
+        hang_seconds: see `RolloutSpec`.
         held_back: whether the stable version's requests are for comparison only: the candidate is promoted.
         state: that of the rollout, for metrics.
     """
@@ -46,3 +47,4 @@ class Split(msgspec.Struct, frozen=True):
     state: str = ""
     max_difference: float = 0.0
     held_back: bool = False
+    hang_seconds: float = 10.0

@@ -37,7 +37,7 @@ def _states(name: str, labels: Labels, side: SideReading) -> Iterable[Sample]:
 
 
 def _by_outcome(name: str, labels: Labels, side: SideReading) -> Iterator[Sample]:
-    for outcome in ("ok", "failed", "refused"):
+    for outcome in ("ok", "failed", "refused", "cancelled"):
         yield Sample(name, {"outcome": outcome, **labels}, getattr(side.outcomes, outcome))
 
 
@@ -70,7 +70,7 @@ ROLLOUTS: Final[tuple[Family[SideReading], ...]] = (
     Family(
         "nereid_rollout_requests",
         "counter",
-        "Requests that the version was asked, by outcome: ok, failed by the server, refused as invalid",
+        "Requests that the version was asked, by outcome: ok, failed, refused as invalid, or cancelled",
         _by_outcome,
         only=_ON,
     ),

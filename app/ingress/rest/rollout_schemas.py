@@ -35,7 +35,10 @@ class VersionOutcomes(BaseModel):
     ok: int
     failed: int
     refused: int
+    cancelled: int
     rescued: int
+    late: int
+    prompt: int
     latencies: dict[str, int]
     executions: dict[str, dict[str, int]]
     reasons: dict[str, int]

@@ -1,5 +1,7 @@
 """A rollout over a router that sends nothing: requests are answered when the test says so."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -13,6 +15,7 @@ from app.core.inference import Sink
 from app.core.rollout.outcomes import StepOutcomes, VersionOutcomes
 from app.core.rollout.split import WHOLE, Split
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
+from app.rollout import candidate_call, counted_call, flights
 from app.rollout.mirror import Mirror
 from app.rollout.traffic import RolloutTraffic
 from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
@@ -46,6 +49,34 @@ class Asked:
         self.sink(InferResponse("m", str(self.version), outputs, self.request.id, final=final))
 
 
+class Clock:
+    """A clock that the test moves on, by `wait`: modules that tell the time are made to ask it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._timers: list[tuple[float, int, Callable[[], Any]]] = []
+
+    def call_later(self, delay: float, callback: Callable[[], Any]) -> SimpleNamespace:
+        timer = (self.now + delay, id(callback), callback)
+        self._timers.append(timer)
+
+        def cancel() -> None:
+            if timer in self._timers:
+                self._timers.remove(timer)
+
+        return SimpleNamespace(cancel=cancel)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; timers are called when they are due."""
+        until = self.now + seconds
+        while self._timers and min(self._timers)[0] <= until:
+            due = min(self._timers)
+            self._timers.remove(due)
+            self.now = max(self.now, due[0])
+            due[2]()
+        self.now = until
+
+
 class FakeRouter:
     """Sends nothing; `out` are versions without a replica."""
 
@@ -61,6 +92,9 @@ class FakeRouter:
 
     def available(self, entry: VersionEntry) -> bool:
         return entry.version not in self.out
+
+    def is_at(self, entry: VersionEntry, call: Asked) -> bool:
+        return call.version == entry.version
 
     def losses(self, entry: VersionEntry) -> int:
         return self.lost.get(entry.application, 0)
@@ -85,7 +119,8 @@ class Rollout:
 
     def __init__(self) -> None:
         self.router = FakeRouter()
-        self.traffic = RolloutTraffic(cast(Any, self.router), Mirror())
+        self.clock = Clock()
+        self.traffic = RolloutTraffic(cast(Any, self.router), Mirror(), self.clock.call_later)
         self.received: list[InferResponse] = []
         self.split = Split("r", "m", stable=1, candidate=2, weight=WHOLE // 2)
         self.configs = [CONFIG, CONFIG]
@@ -139,5 +174,10 @@ def counts(outcomes: VersionOutcomes) -> tuple[int, int, int, int]:
 
 
 @pytest.fixture
-def rollout() -> Rollout:
-    return Rollout()
+def rollout(monkeypatch: pytest.MonkeyPatch) -> Rollout:
+    made = Rollout()
+    for module in (candidate_call, counted_call, flights):
+        monkeypatch.setattr(module, "monotonic", lambda: made.clock.now)
+    loop = SimpleNamespace(call_later=made.clock.call_later)
+    monkeypatch.setattr(candidate_call, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
+    return made

@@ -34,7 +34,7 @@ def test_latency_buckets(seconds: float, expected: int) -> None:
         (LOST, (0, 1, 0, 0)),
         (REFUSED, (0, 0, 1, 0)),
         (Failure(ErrorCode.NOT_FOUND, ""), (0, 0, 1, 0)),
-        (Failure(ErrorCode.CANCELLED, ""), (0, 0, 1, 0)),
+        (Failure(ErrorCode.CANCELLED, ""), (0, 0, 0, 0)),
         (Failure(ErrorCode.UNSUPPORTED, ""), (0, 0, 1, 0)),
     ],
 )

@@ -2,8 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,30 +10,14 @@ import pytest
 from app.core.errors import Failure, InferError
 from app.core.rollout.split import WHOLE
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
-from app.rollout import live_split, rescue
 from app.rollout.tally import bucket
+from app.transport.channel.cancellation import CANCELLED
 from tests.unit.app.rollout.conftest import BROKEN, LOST, REFUSED, Rollout, counts
 
 
 @pytest.fixture(autouse=True)
-def clock(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """`now`, and the timers that were set: delay and what is called then."""
+def at_the_candidate(rollout: Rollout) -> None:
     rollout.publish(weight=WHOLE)
-    clock = SimpleNamespace(now=100.0, timers=[], cancelled=0)
-
-    def call_later(delay: float, callback: Callable[[], Any]) -> Any:
-        clock.timers.append((delay, callback))
-
-        def cancel() -> None:
-            clock.cancelled += 1
-
-        return SimpleNamespace(cancel=cancel)
-
-    loop = SimpleNamespace(call_later=call_later)
-    monkeypatch.setattr(rescue, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
-    monkeypatch.setattr(rescue, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(live_split, "monotonic", lambda: clock.now)
-    return clock
 
 
 @pytest.mark.parametrize("failure", [BROKEN, LOST])
@@ -118,11 +100,36 @@ def test_a_candidate_that_cannot_be_sent_to_is_rescued_too(
         rollout.send()
 
 
-def test_a_refusal_is_not_repeated(rollout: Rollout) -> None:
+@pytest.mark.parametrize("answer", [None, REFUSED, LOST])
+def test_the_candidate_is_blamed_for_what_only_it_refuses(rollout: Rollout, answer: Failure | None) -> None:
     rollout.send()
     rollout.last().answer(REFUSED)
-    assert [each.failure for each in rollout.received] == [REFUSED]
-    assert counts(rollout.outcomes().outcomes.candidate) == (0, 0, 1, 0)
+    assert not rollout.received
+    rollout.last().answer(answer)
+    assert [(each.model_version, each.failure) for each in rollout.received] == [
+        ("" if answer else "1", answer)
+    ]
+    found = rollout.outcomes().outcomes.candidate
+    assert counts(found) == ((0, 0, 1, 0) if answer else (0, 1, 0, 1))
+    assert list(found.reasons) == ([] if answer else ["bad shape"]) and found.prompt == 1
+
+
+def test_requests_that_both_versions_refuse_give_no_candidate_up(rollout: Rollout) -> None:
+    for _ in range(300):
+        rollout.send()
+        rollout.last().answer(REFUSED)
+        if rollout.last().version == 1:
+            rollout.last().answer(REFUSED)
+    found = rollout.outcomes()
+    assert found.unavailable == "" and counts(found.outcomes.candidate) == (0, 0, 300, 0)
+    assert len(rollout.received) == 300
+
+
+def test_a_request_whose_client_leaves_is_no_refusal(rollout: Rollout) -> None:
+    rollout.send().cancel()
+    rollout.last().answer(CANCELLED)
+    found = rollout.outcomes().outcomes.candidate
+    assert counts(found) == (0, 0, 0, 0) and (found.cancelled, found.prompt) == (1, 0)
 
 
 def test_both_versions_failing_is_the_failure_of_the_stable_one(rollout: Rollout) -> None:
@@ -149,11 +156,9 @@ def test_a_decoupled_model_is_not_repeated(rollout: Rollout) -> None:
     assert len(rollout.received) == 2 and len(rollout.router.asked) == 1
 
 
-def test_nothing_is_repeated_after_the_deadline_or_a_cancellation(
-    rollout: Rollout, clock: SimpleNamespace
-) -> None:
-    rollout.send(deadline=101.0)
-    clock.now = 101.0
+def test_nothing_is_repeated_after_the_deadline_or_a_cancellation(rollout: Rollout) -> None:
+    rollout.send(deadline=101.0, chain=("caller",))
+    rollout.clock.wait(1.0)
     rollout.last().answer(LOST)
     call = rollout.send()
     call.cancel()
@@ -170,14 +175,12 @@ def test_a_cancellation_reaches_the_stable_version(rollout: Rollout) -> None:
     assert rollout.last().cancelled and rollout.last().version == 1
 
 
-def test_a_late_candidate_is_rescued_at_half_of_the_deadline(
-    rollout: Rollout, clock: SimpleNamespace
-) -> None:
+def test_a_late_candidate_is_rescued_at_half_of_the_deadline(rollout: Rollout) -> None:
     rollout.send(deadline=104.0)
     candidate = rollout.last()
-    ((delay, at_half),) = clock.timers
-    assert delay == 2.0
-    at_half()
+    rollout.clock.wait(1.9)
+    assert rollout.last() is candidate
+    rollout.clock.wait(0.1)
     assert rollout.last().version == 1 and rollout.last().request.deadline == 104.0
     rollout.last().answer()
     assert [each.model_version for each in rollout.received] == ["1"]
@@ -187,16 +190,14 @@ def test_a_late_candidate_is_rescued_at_half_of_the_deadline(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_slow_candidate_that_answers_is_counted_as_such(
-    rollout: Rollout, clock: SimpleNamespace, late: bool
-) -> None:
+def test_a_slow_candidate_that_answers_is_counted_as_such(rollout: Rollout, late: bool) -> None:
     rollout.send(deadline=104.0)
     candidate = rollout.last()
-    clock.timers[0][1]()
+    rollout.clock.wait(2.0)
     stable = rollout.last()
     if late:
         stable.answer()
-    clock.now = 103.0
+    rollout.clock.wait(1.0)
     candidate.answer()
     assert stable.cancelled is not late
     assert [each.model_version for each in rollout.received] == ["1" if late else "2"]
@@ -204,22 +205,23 @@ def test_a_slow_candidate_that_answers_is_counted_as_such(
     assert counts(found) == (1, 0, 0, 0) and found.latencies == {bucket(3.0): 1}
 
 
-def test_a_hedge_that_fails_leaves_the_candidate_its_time(rollout: Rollout, clock: SimpleNamespace) -> None:
+def test_a_hedge_that_fails_leaves_the_candidate_its_time(rollout: Rollout) -> None:
     rollout.send(deadline=104.0)
     candidate = rollout.last()
-    clock.timers[0][1]()
+    rollout.clock.wait(2.0)
     rollout.last().answer(LOST)
     assert not rollout.received
     candidate.answer()
-    assert [each.model_version for each in rollout.received] == ["2"] and clock.cancelled == 1
+    assert [each.model_version for each in rollout.received] == ["2"]
 
 
 @pytest.mark.parametrize("fields", [{"regions": True}, {"chain": ("caller",), "id": "x"}])
 def test_memory_that_is_not_ours_is_used_by_one_version_at_a_time(
-    rollout: Rollout, clock: SimpleNamespace, fields: dict[str, Any]
+    rollout: Rollout, fields: dict[str, Any]
 ) -> None:
     rollout.send(deadline=104.0, **fields)
-    assert not clock.timers
+    rollout.clock.wait(3.0)
+    assert len(rollout.router.asked) == 1
     rollout.last().answer(BROKEN)
     assert rollout.last().version == 1
 
@@ -280,7 +282,7 @@ class Receiver:
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("failure", [None, BROKEN])
 def test_an_answered_call_is_not_kept_alive(
-    rollout: Rollout, clock: SimpleNamespace, late: bool, failure: Failure | None
+    rollout: Rollout, late: bool, failure: Failure | None
 ) -> None:
     """It would be garbage for the collector, and the request's tensors with it."""
     gc.disable()
@@ -288,14 +290,14 @@ def test_an_answered_call_is_not_kept_alive(
         receiver = Receiver(rollout)
         gone = weakref.ref(receiver)
         if late:
-            clock.timers[0][1]()
+            rollout.clock.wait(2.0)
         for asked in list(rollout.router.asked):
             asked.answer(failure)
         if not late and failure is not None:
             rollout.last().answer()
         assert receiver.answered
         rollout.router.asked.clear()
-        clock.timers.clear()
+        rollout.clock.wait(5.0)
         del asked, receiver
         assert gone() is None
     finally:
