@@ -24,9 +24,7 @@ def bucket(seconds: float) -> int:
     return log_bucket(seconds * 1e6)
 
 
-def record(
-    outcomes: VersionOutcomes, failure: Failure | None, seconds: float, blamed: bool = False
-) -> None:
+def record(outcomes: VersionOutcomes, failure: Failure | None, seconds: float, blamed: bool = False) -> None:
     """Add a request, which took so long, to the outcomes of the version that was asked.
 
     It is `blamed` for what it has refused if the other version has answered that.

@@ -166,7 +166,7 @@ class RolloutDriver:
         if status.spec.judge.compute and machine.judged(record):
             await self._read_executions(record)
         record = self._rollouts.end_intervals(record.name)
-        verdict = self._judge(machine.rules(record), _judged_outcomes(record.status), record.intervals)
+        verdict = self._judge(machine.rules(record), record.status.outcomes, record.intervals)
         self._rollouts.judge(record.name, verdict)
         missing = await self._rollouts.missing(record.name, machine.ticked)
         if missing:
@@ -295,13 +295,6 @@ class RolloutDriver:
             after = await self._rollouts.change(name, partial(machine.unavailable, why))
             if after is not before:
                 await self._models.publish_and_wait()
-
-
-def _judged_outcomes(status: RolloutStatus) -> Outcomes:
-    """Return what is judged: after the promotion failures beside those before it too."""
-    if status.state is not RolloutState.PROMOTED:
-        return status.outcomes
-    return Outcomes(status.total.stable, status.outcomes.candidate, status.outcomes.mirror)
 
 
 def _same(record: Record, step: Callable[[Record, float], Record]) -> Callable[[Record, float], Record]:

@@ -1,4 +1,6 @@
-"""Compares how long both versions of a rollout take, within intervals in which they met the same load. Pure.
+"""Compares both versions of a rollout within intervals, in which they met the same load. Pure.
+
+How often they fail or refuse requests: `odds.py`. How long they take:
 
 An interval is what one ingress reports at once, a second's answers, or as many seconds' as it needs for
 enough answers of both versions. The test's unit is the interval: a burst, or a stalled machine, counts once,
@@ -13,13 +15,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from app.core.rollout.outcomes import Executions, Outcomes, joined
 from app.core.rollout.spec import ComputeRule, JudgeRules, LatencyRule
 from app.core.rollout.statistics import count_above, microseconds, position, quantile_position
+from deployments.rollout.odds import Counted, Odds, Shares
 
 TOLERANCE: Final = 0.02
 """The share of slow answers that the candidate may have more than the stable version."""
@@ -32,12 +35,15 @@ A product of 160 x 160 matrices took 94 us after another, and 220 us after a pau
 """
 _LARGEST_BET: Final = 0.5
 """Of the wealth: so that 17 bad intervals are needed for an alarm, and trouble of seconds is none."""
+_LARGEST_BET_ON_LATE: Final = 0.9
+"""Of requests that take ten times as long as the slowest usually do: 12 intervals are needed."""
 _MEMORY: Final = 0.99
 """The weight of an interval's number in the next bets falls by this with each interval after it."""
 _SIZES: Final = 10
 """Sizes for whose executions an interval waits: only beside much larger ones a slow one looks fast."""
 _MOST_SOURCES: Final = 1024
 
+T = TypeVar("T")
 Times = Mapping[int, int]
 """Numbers of durations by bucket."""
 
@@ -72,12 +78,14 @@ class Bet(msgspec.Struct, frozen=True):
     sum: float = 0.0
     squares: float = 0.25
 
-    def after(self, interval: Interval) -> "Bet":
+    def after(self, interval: Interval, largest: float = _LARGEST_BET) -> "Bet":
         """Return the evidence with one more interval, on which the bet was placed before it was seen."""
+        if not interval.total:
+            return self
         excess = (interval.slow - interval.expected) / interval.total
         mean, variance = self.sum / self.weight, max(self.squares / self.weight, 1e-4)
         edge = mean - TOLERANCE
-        bet = min(max(edge / (variance + edge * edge), 0.0), _LARGEST_BET)
+        bet = min(max(edge / (variance + edge * edge), 0.0), largest)
         return Bet(
             self.log_evidence + math.log1p(bet * (excess - TOLERANCE)),
             self.intervals + 1,
@@ -108,31 +116,59 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Intervals(msgspec.Struct, frozen=True):
-    """What the steps of a rollout have shown of durations.
+    """What the steps of a rollout have shown.
 
     Attributes:
-        pending: the intervals that are not over, by who reports them.
+        pending: durations of the intervals that are not over, by who reports them.
+        counted: numbers of requests of those that are not over, by who reports them.
         latency: the evidence of answers' durations.
         compute: the evidence of executions' durations.
+        late: the evidence of requests that were late.
+        failures, refusals: the evidence of requests that failed, or were refused.
     """
 
     pending: dict[str, Pending] = {}
+    counted: dict[str, Counted] = {}
     latency: Bet = Bet()
     compute: Bet = Bet()
+    late: Bet = Bet(weight=0.25, sum=0.1, squares=0.05)
+    failures: Odds = Odds()
+    refusals: Odds = Odds()
 
     def add(self, source: str, outcomes: Outcomes) -> "Intervals":
         """Return them with a report."""
-        added = self.pending.get(source, Pending()).add(outcomes)
-        if added == Pending():
-            return self
-        pending = {**self.pending, source: added}
-        if len(pending) > _MOST_SOURCES:
-            del pending[next(iter(pending))]
-        return msgspec.structs.replace(self, pending=pending)
+        pending = self.pending.get(source, Pending()).add(outcomes)
+        counted = self.counted.get(source, Counted()).add(outcomes)
+        return msgspec.structs.replace(
+            self,
+            pending=_with(self.pending, source, pending) if pending != Pending() else self.pending,
+            counted=_with(self.counted, source, counted) if counted != Counted() else self.counted,
+        )
+
+    @property
+    def failed_alone(self) -> tuple[int, int]:
+        """The candidate's failures, and requests, of intervals without one of the stable version so far."""
+        alone = [each.candidate for each in self.counted.values() if not each.stable.some]
+        return sum(each.failed for each in alone), sum(each.judged for each in alone)
+
+    def carried(self) -> "Intervals":
+        """Return the evidence for the next step, without the intervals that are not over."""
+        return msgspec.structs.replace(self, pending={}, counted={})
 
     def judged(self, rules: JudgeRules) -> "Intervals":
         """End the intervals that have enough answers; all that end now are one interval of the test."""
-        # Whether one ends depends on how many answers there are, never on how long they took.
+        # Whether one ends depends on how many answers there are, never on what they were.
+        over = {source: counted for source, counted in self.counted.items() if counted.over}
+        failures, refusals, late = self.failures, self.refusals, Interval()
+        for counted in over.values():
+            failures, refusals = failures.after(counted.failures), refusals.after(counted.refusals)
+            late = late.and_also(_excess(counted.late))
+        left = {source: counted for source, counted in self.counted.items() if source not in over}
+        judged = msgspec.structs.replace(self, counted=left, failures=failures, refusals=refusals)
+        judged = msgspec.structs.replace(judged, late=self.late.after(late, _LARGEST_BET_ON_LATE))
+        return judged._judge_durations(rules)
+
+    def _judge_durations(self, rules: JudgeRules) -> "Intervals":
         latency = compute = Interval()
         left = {}
         for source, pending in self.pending.items():
@@ -146,11 +182,25 @@ class Intervals(msgspec.Struct, frozen=True):
                 compute = compute.and_also(ended or Interval())
             if ended is None:
                 left[source] = pending
-        return Intervals(
-            left,
-            self.latency.after(latency) if latency.total else self.latency,
-            self.compute.after(compute) if compute.total else self.compute,
+        return msgspec.structs.replace(
+            self, pending=left, latency=self.latency.after(latency), compute=self.compute.after(compute)
         )
+
+
+def _with(waiting: Mapping[str, T], source: str, one: T) -> dict[str, T]:
+    """Return intervals with that of a source; of too many, those of the oldest sources are dropped."""
+    added = {**waiting, source: one}
+    if len(added) > _MOST_SOURCES:
+        del added[next(iter(added))]
+    return added
+
+
+def _excess(shares: Shares) -> Interval:
+    """Return how many of the candidate's requests were bad; those of the stable version are expected."""
+    if not (shares.candidate and shares.stable):
+        return Interval()
+    expected = shares.candidate * shares.stable_bad / shares.stable
+    return Interval(shares.candidate_bad, expected, shares.candidate)
 
 
 UNSEEN: Final = Intervals()

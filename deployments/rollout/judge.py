@@ -1,10 +1,10 @@
 """Judges whether the candidate of a rollout is worse than the stable version, by an anytime-valid test.
 
-Each rule counts bad requests (failed ones, other outputs; slow ones: `intervals.py`) and allows a share of
-them. The evidence against the candidate is an E-value: were the candidate no worse than allowed, the evidence
-would ever exceed 1 / (1 - confidence) with a probability of at most 1 - confidence, however often one looks.
-(A mixture of binomial likelihoods: Robbins 1970, "Statistical methods related to the law of the iterated
-logarithm".)
+Each rule counts bad requests (failed and refused ones, other outputs; slow ones: `intervals.py`) and allows
+a share of them. The evidence against the candidate is an E-value: were the candidate no worse than allowed,
+the evidence would ever exceed 1 / (1 - confidence) with a probability of at most 1 - confidence, however
+often one looks. (A mixture of binomial likelihoods: Robbins 1970, "Statistical methods related to the law of
+the iterated logarithm".) What the stable version does too is compared within intervals: `odds.py`.
 """
 
 import math
@@ -16,9 +16,12 @@ from app.core.rollout.spec import ComputeRule, ErrorRule, JudgeRules, LatencyRul
 from app.core.rollout.statistics import ONE_SIDED_95, wilson
 from app.core.rollout.status import Verdict
 from deployments.rollout.intervals import TOLERANCE, UNSEEN, Bet, Intervals, enough
+from deployments.rollout.odds import Odds, Shares
 
 _MOST: Final = math.log(1e300)
 """JSON has no infinity."""
+_ALONE: Final = 200
+"""Requests of the candidate beside which there would be one of the stable version, did that get any."""
 
 
 class Sample(NamedTuple):
@@ -63,25 +66,27 @@ def evidence(sample: Sample, allowed: float) -> float:
     return math.exp(min(mixture - bad * math.log(allowed) - good * math.log1p(-allowed), _MOST))
 
 
-def excess(candidate: Sample, stable: Sample, budget: float) -> float:
-    """Return the evidence for a higher share of bad requests than the budget, and than the stable version's.
+def excess(sample: Sample, budget: float, compared: Odds) -> float:
+    """Return the evidence for more bad requests than the budget, and than the stable version's.
 
-    Were the versions alike, the candidate's part of the bad requests would be its part of all requests,
-    however many are bad and whenever: it is not to blame for bad input, or a dependency that fails.
+    Args:
+        sample: the candidate's.
+        budget: the share of them that is allowed.
+        compared: both versions' within intervals.
     """
-    against_budget = evidence(candidate, budget)
-    if not stable.total or not against_budget:
-        return against_budget
-    part = candidate.total / (candidate.total + stable.total)
-    return min(against_budget, evidence(Sample(candidate.bad, candidate.bad + stable.bad), part))
+    return min(evidence(sample, budget), math.exp(min(compared.log_evidence, _MOST)))
 
 
 def _findings(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> Iterator[Finding]:
-    stable, candidate, mirror = outcomes.stable, outcomes.candidate, outcomes.mirror
+    mirror = outcomes.mirror
     if rules.errors:
-        yield _errors(rules.errors, stable, candidate)
+        yield _errors(rules.errors, outcomes, intervals)
+        if outcomes.candidate.refused:
+            yield _refusals(rules.errors, outcomes, intervals)
         if tried := mirror.compared + mirror.failed:
             yield _mirrored_errors(rules.errors, Sample(mirror.failed, tried))
+    if rules.latency and intervals.late.seen.slow:
+        yield _late(intervals.late)
     if rules.latency and intervals.latency.intervals:
         yield _durations("latency", "answers", rules.latency, intervals.latency)
     if rules.compute and intervals.compute.intervals:
@@ -90,16 +95,43 @@ def _findings(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> It
         yield from _output(rules, mirror)
 
 
-def _errors(rule: ErrorRule, stable: VersionOutcomes, candidate: VersionOutcomes) -> Finding:
-    ours, theirs = _failed(candidate), _failed(stable)
+def _errors(rule: ErrorRule, outcomes: Outcomes, intervals: Intervals) -> Finding:
+    ours, theirs = _failed(outcomes.candidate), _failed(outcomes.stable)
     text = f"errors: {ours} of the candidate's requests failed, of the stable version's {theirs};"
-    return Finding("errors", excess(ours, theirs, rule.budget), f"{text} {_allowed(rule.budget)}")
+    found = _beside(ours, theirs, rule, intervals.failures, Sample(*intervals.failed_alone))
+    return Finding("errors", found, f"{text} {_allowed(rule.budget)}")
+
+
+def _refusals(rule: ErrorRule, outcomes: Outcomes, intervals: Intervals) -> Finding:
+    """Judge requests that were refused, and not repeated or refused by the stable version too."""
+    ours, theirs = _refused(outcomes.candidate), _refused(outcomes.stable)
+    text = f"refusals: {ours} of the candidate's requests were refused, of the stable version's {theirs};"
+    found = excess(ours, rule.budget, intervals.refusals)
+    return Finding("refusals", found, f"{text} {_allowed(rule.budget)} more")
+
+
+def _beside(ours: Sample, theirs: Sample, rule: ErrorRule, compared: Odds, alone: Sample) -> float:
+    """Return the evidence beside the stable version, by the budget alone where that has no requests."""
+    if not theirs.total:
+        return evidence(ours, rule.budget)
+    found = excess(ours, rule.budget, compared)
+    return max(found, evidence(alone, rule.budget)) if alone.total >= _ALONE else found
 
 
 def _mirrored_errors(rule: ErrorRule, sample: Sample) -> Finding:
     """Judge mirrored requests alone: the stable version has answered all of them."""
     text = f"errors: the candidate failed {sample} mirrored requests, which the stable version answered;"
     return Finding("mirrored_errors", evidence(sample, rule.budget), f"{text} {_allowed(rule.budget)}")
+
+
+def _late(bet: Bet) -> Finding:
+    slow, expected, total = bet.seen
+    text = (
+        f"late: {Sample(slow, total)} of the candidate's requests were not answered after ten times the"
+        f" stable version's 0.99 quantile, of the stable version's {expected / total:.2%};"
+        f" {_allowed(TOLERANCE)} more"
+    )
+    return Finding("late", math.exp(min(bet.log_evidence, _MOST)), text)
 
 
 def _durations(name: str, what: str, rule: LatencyRule | ComputeRule, bet: Bet) -> Finding:
@@ -131,7 +163,8 @@ def _detectable(rule: ErrorRule, outcomes: Outcomes, alarm: float) -> float:
     few, enough = 0, total + 1
     while enough - few > 1:  # the evidence rises with the number of failures
         middle = (few + enough) // 2
-        if excess(Sample(middle, total), stable, rule.budget) > alarm:
+        compared = Odds().after(Shares(middle, total, int(stable.bad), int(stable.total)))
+        if _beside(Sample(middle, total), stable, rule, compared, Sample(0, 0)) > alarm:
             enough = middle
         else:
             few = middle
@@ -141,7 +174,7 @@ def _detectable(rule: ErrorRule, outcomes: Outcomes, alarm: float) -> float:
 def _waiting(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> str:
     """Say which rules have nothing to judge by yet."""
     missing = []
-    if rules.errors and not outcomes.candidate.judged:
+    if rules.errors and not outcomes.candidate.decided:
         missing.append("a request of the candidate")
     if rules.latency and not intervals.latency.intervals:
         number = enough(rules.latency.quantile)
@@ -153,6 +186,10 @@ def _waiting(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> str
 
 def _failed(outcomes: VersionOutcomes) -> Sample:
     return Sample(outcomes.failed, outcomes.judged)
+
+
+def _refused(outcomes: VersionOutcomes) -> Sample:
+    return Sample(outcomes.refused, outcomes.judged + outcomes.refused)
 
 
 def _allowed(share: float) -> str:

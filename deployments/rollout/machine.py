@@ -318,7 +318,7 @@ def _stepped(record: Record, now: float) -> Record:
 
 def _raised(record: Record, percent: float, now: float, why: str) -> Record:
     """Begin the next step, with the evidence so far: many short steps would each have too little."""
-    seen = msgspec.structs.replace(record.intervals, pending={})
+    seen = record.intervals.carried()
     return msgspec.structs.replace(weighted(record, percent, now, NEREID, why), intervals=seen)
 
 
@@ -330,7 +330,7 @@ def counted(record: Record, step: int, outcomes: Outcomes, now: float, source: s
         return record
     if record.seen < WARM_REQUESTS and now - record.changed < WARM_SECONDS:
         candidate, mirrored = outcomes.candidate, outcomes.mirror
-        seen = candidate.judged + mirrored.compared + mirrored.failed
+        seen = candidate.decided + mirrored.compared + mirrored.failed
         return msgspec.structs.replace(record, seen=record.seen + seen)
     record = msgspec.structs.replace(record, intervals=record.intervals.add(source, outcomes))
     return with_status(record, outcomes=status.outcomes + outcomes)

@@ -1,4 +1,4 @@
-"""Thousands of simulated rollouts under changing load: false alarms, and seconds to find a slow candidate.
+"""Thousands of simulated rollouts under changing load: false alarms, and seconds to find a bad candidate.
 
 `python -m pytest -m slow -s` of this file prints the tables of docs/rollout.md.
 """
@@ -12,7 +12,11 @@ import pytest
 
 from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.spec import JudgeRules
+from app.core.rollout.statistics import count_above, position
+from app.rollout.flights import Flights
 from deployments.rollout.intervals import Intervals
+from deployments.rollout.judge import judge
+from deployments.rollout.machine import WARM_REQUESTS, WARM_SECONDS
 
 Factors = npt.NDArray[np.float64]
 """How many times as long an answer takes as usually; spread to (2 versions, 4 replicas, seconds)."""
@@ -122,12 +126,68 @@ def alarm(
     factors = np.broadcast_to(load(rng, seconds), (2, 4, seconds))
     stable = histograms(rng, rates[0], factors[0], 1.0)
     candidate = histograms(rng, rates[1], factors[1] * slower, tail)
-    seen = Intervals()
+    seen, usual = Intervals(), Usual()
     for second, (ours, theirs) in enumerate(zip(candidate, stable, strict=True), 1):
-        report = Outcomes(VersionOutcomes(latencies=theirs), VersionOutcomes(latencies=ours))
+        report = Outcomes(usual.answered(theirs), usual.answered(ours))
+        usual.learn(theirs)
         seen = seen.add("", report).judged(RULES)
-        if seen.latency.log_evidence > ALARM:
+        if max(seen.latency.log_evidence, seen.late.log_evidence) > ALARM:
             return second
+    return math.inf
+
+
+class Usual:
+    """What an ingress takes for late, and for a hang, by the stable version's answers so far."""
+
+    def __init__(self) -> None:
+        self._flights = Flights()
+
+    def learn(self, times: dict[int, int]) -> None:
+        for bucket, count in times.items():
+            for _ in range(count):
+                self._flights.durations.add(2 ** (bucket / 4) / 1e6)
+        self._flights.sweep()
+
+    @property
+    def late(self) -> float:
+        return self._flights.late_s
+
+    @property
+    def hang(self) -> float:
+        return self._flights.hang_s
+
+    def answered(self, times: dict[int, int]) -> VersionOutcomes:
+        late = round(count_above(times, position(self.late * 1e6)))
+        total = sum(times.values())
+        return VersionOutcomes(ok=total, prompt=total - late, late=late, latencies=times)
+
+
+def alarm_without_answers(
+    rng: np.random.Generator, seconds: int, rates: tuple[int, int], load: Load, share: float, kind: str
+) -> float:
+    """Simulate a candidate that hangs with, or refuses, a share of its requests; return when."""
+    factors = np.broadcast_to(load(rng, seconds), (2, 4, seconds))
+    stable = histograms(rng, rates[0], factors[0], 1.0)
+    asked = rng.binomial(rng.poisson(rates[1], seconds), share)
+    answered = histograms(rng, round(rates[1] * (1 - share)), factors[1], 1.0)
+    usual = Usual()
+    seen, total = Intervals(), Outcomes()
+    for second, theirs in enumerate(stable):
+        ours = usual.answered(answered[second])
+        if kind == "refuses":
+            ours = ours + VersionOutcomes(refused=int(asked[second]), prompt=int(asked[second]))
+        else:
+            late, hangs = (int(second - after) for after in (usual.late, usual.hang))
+            ours = ours + VersionOutcomes(
+                late=int(asked[late]) if late >= 0 else 0, failed=int(asked[hangs]) if hangs >= 0 else 0
+            )
+        usual.learn(theirs)
+        report = Outcomes(usual.answered(theirs), ours)
+        if second < WARM_SECONDS and ours.decided < WARM_REQUESTS:
+            continue
+        total, seen = total + report, seen.add("", report).judged(JudgeRules(compute=None))
+        if judge(JudgeRules(compute=None), total, seen).alarms:
+            return second + 1
     return math.inf
 
 
@@ -145,6 +205,35 @@ def test_a_candidate_that_takes_three_times_as_long_is_found_under_changing_load
     rng = np.random.default_rng(2)
     found = [alarm(rng, 300, rates, doubles, slower=3) for _ in range(3)]
     assert max(found) < 250, found
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("hangs", 16), ("refuses", 8)])
+@pytest.mark.parametrize("rates", SHARES[1:])
+def test_a_candidate_that_answers_nothing_is_found_soon(
+    rates: tuple[int, int], kind: str, longest: int
+) -> None:
+    rng = np.random.default_rng(5)
+    found = [alarm_without_answers(rng, 60, rates, bursts, 1.0, kind) for _ in range(4)]
+    assert max(found) <= longest, found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(
+    ("kind", "share"), [("hangs", 1.0), ("hangs", 0.1), ("refuses", 1.0), ("refuses", 0.1)]
+)
+def test_how_soon_a_candidate_is_found_that_does_not_answer(kind: str, share: float) -> None:
+    """Of 40 rollouts of 600 s at each share, under a load that changes and bursts."""
+    rng = np.random.default_rng(6)
+
+    def load(rng: np.random.Generator, seconds: int) -> Factors:
+        return doubles(rng, seconds) * bursts(rng, seconds)
+
+    cells = []
+    for rates in SHARES:
+        found = [alarm_without_answers(rng, 600, rates, load, share, kind) for _ in range(40)]
+        cells.append(f"{np.median(found):.0f} ({np.quantile(found, 0.9, method='lower'):.0f})")
+    print(f"\n| {kind} {share:.0%} | {' | '.join(cells)} |")
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
+import math
+
 import msgspec
 import pytest
 
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
 from app.core.rollout.spec import ErrorRule, JudgeRules, OutputRule
 from app.core.rollout.status import Verdict
+from deployments.rollout.intervals import Intervals
 from deployments.rollout.judge import Sample, evidence, excess, judge
+from deployments.rollout.odds import Odds, Shares
 
 FAST = {40: 950, 44: 50}
 """Most take 1 ms, a few 2 ms."""
@@ -12,6 +16,14 @@ FAST = {40: 950, 44: 50}
 
 def outcomes(candidate: VersionOutcomes, stable: VersionOutcomes | None = None) -> Outcomes:
     return Outcomes(stable or VersionOutcomes(ok=1000, latencies=FAST), candidate)
+
+
+def judged(rules: JudgeRules, *reports: Outcomes) -> Verdict:
+    """The verdict on a step, each of whose reports is an interval."""
+    intervals = Intervals()
+    for report in reports:
+        intervals = intervals.add("", report).judged(rules)
+    return judge(rules, sum(reports, Outcomes()), intervals)
 
 
 def mirrored(rules: OutputRule, **counts: int) -> Verdict:
@@ -37,7 +49,7 @@ def test_verdict_on_a_sound_candidate_gives_no_alarm_and_its_power() -> None:
 
 
 def test_failures_of_the_candidate_alone_are_an_alarm_with_its_figures() -> None:
-    verdict = judge(JudgeRules(latency=None), outcomes(VersionOutcomes(ok=120, failed=30)))
+    verdict = judged(JudgeRules(latency=None), outcomes(VersionOutcomes(ok=120, failed=30)))
     assert verdict.alarms == (
         "errors: 30 of 150 (20.00%) of the candidate's requests failed, of the stable version's"
         " 0 of 1,000 (0.00%); allowed are 1 %",
@@ -47,11 +59,49 @@ def test_failures_of_the_candidate_alone_are_an_alarm_with_its_figures() -> None
 
 def test_failures_of_both_versions_are_not_the_candidates_fault() -> None:
     half = VersionOutcomes(ok=500, failed=500)
-    assert judge(JudgeRules(), outcomes(half, half)).alarms == ()
+    assert judged(JudgeRules(), outcomes(half, half)).alarms == ()
 
 
-def test_refused_requests_are_not_judged() -> None:
-    assert judge(JudgeRules(), outcomes(VersionOutcomes(ok=100, refused=900))).alarms == ()
+def test_failures_are_compared_with_those_of_the_same_time() -> None:
+    """The candidate has most requests of the bad time, and had few of the good time before."""
+    rules = JudgeRules(latency=None)
+    before = Outcomes(VersionOutcomes(ok=100_000), VersionOutcomes(ok=1000))
+    bad = Outcomes(VersionOutcomes(ok=5, failed=5), VersionOutcomes(ok=500, failed=500))
+    verdict = judged(rules, before, *[bad] * 20)
+    assert verdict.alarms == () and verdict.evidence["errors"] < 1
+
+
+def test_a_candidate_that_is_left_alone_with_the_requests_is_judged_by_the_budget() -> None:
+    alone = Outcomes(candidate=VersionOutcomes(ok=60, failed=40))
+    assert judged(JudgeRules(), outcomes(VersionOutcomes(ok=100)), alone).alarms == ()
+    assert judged(JudgeRules(), outcomes(VersionOutcomes(ok=100)), alone, alone).alarms
+
+
+def test_requests_that_both_versions_refuse_are_their_clients_fault() -> None:
+    bad = VersionOutcomes(ok=100, refused=900)
+    assert judged(JudgeRules(), outcomes(bad, bad)).alarms == ()
+
+
+def test_requests_that_the_candidate_alone_refuses_are_an_alarm() -> None:
+    verdict = judged(JudgeRules(latency=None), outcomes(VersionOutcomes(ok=100, refused=20)))
+    assert verdict.alarms == (
+        "refusals: 20 of 120 (16.67%) of the candidate's requests were refused, of the stable version's"
+        " 0 of 1,000 (0.00%); allowed are 1 % more",
+    )
+    assert judged(JudgeRules(errors=None), outcomes(VersionOutcomes(ok=100, refused=20))).alarms == ()
+
+
+def test_late_requests_are_an_alarm_after_a_dozen_intervals() -> None:
+    report = Outcomes(VersionOutcomes(prompt=190), VersionOutcomes(late=10))
+    assert judged(JudgeRules(), *[report] * 11).alarms == ()
+    (alarm,) = judged(JudgeRules(), *[report] * 13).alarms
+    assert alarm == (
+        "late: 130 of 130 (100.00%) of the candidate's requests were not answered after ten times the stable"
+        " version's 0.99 quantile, of the stable version's 0.00%; allowed are 2 % more"
+    )
+    both = Outcomes(VersionOutcomes(prompt=95, late=95), VersionOutcomes(prompt=5, late=5))
+    assert judged(JudgeRules(), *[both] * 100).alarms == ()
+    assert judged(JudgeRules(latency=None), *[report] * 100).alarms == ()
 
 
 def test_failures_are_judged_by_the_budget_alone_without_a_stable_version() -> None:
@@ -95,14 +145,24 @@ def test_evidence_is_that_of_the_mixture() -> None:
 
 
 def test_excess_over_the_budget_counts_only_if_it_is_over_the_stable_version_too() -> None:
-    assert excess(Sample(50, 1000), Sample(50, 1000), 0.01) == 0
-    assert excess(Sample(50, 1000), Sample(0, 1000), 0.06) == 0
-    assert excess(Sample(50, 1000), Sample(0, 1000), 0.01) > 1000
+    ours = Sample(50, 1000)
+    alike, worse = (Odds().after(Shares(50, 1000, bad, 1000)) for bad in (50, 0))
+    assert excess(ours, 0.01, alike) < 1 and excess(ours, 0.06, worse) == 0
+    assert excess(ours, 0.01, worse) > 1000
+
+
+def test_evidence_of_odds_is_the_likelihood_averaged_over_them() -> None:
+    """One bad request, the candidate's, at half of the requests: twice odds / (1 + odds)."""
+    odds = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+    found = Odds().after(Shares(1, 10, 0, 10))
+    assert math.exp(found.log_evidence) == pytest.approx(sum(2 * each / (1 + each) for each in odds) / 8)
+    for nothing in (Shares(0, 10, 0, 10), Shares(9, 9, 0, 0), Shares(0, 0, 9, 9)):
+        assert found.after(nothing) == found
 
 
 def test_confidence_sets_the_evidence_that_an_alarm_needs() -> None:
     suspect = outcomes(VersionOutcomes(ok=95, failed=5))
-    level = judge(JudgeRules(), suspect).evidence["errors"]
+    level = judged(JudgeRules(), suspect).evidence["errors"]
     assert 2 < level < 1000
-    assert judge(JudgeRules(errors=ErrorRule(), confidence=1 - 1.1 / level), suspect).alarms
-    assert not judge(JudgeRules(errors=ErrorRule(), confidence=1 - 0.9 / level), suspect).alarms
+    assert judged(JudgeRules(errors=ErrorRule(), confidence=1 - 1.1 / level), suspect).alarms
+    assert not judged(JudgeRules(errors=ErrorRule(), confidence=1 - 0.9 / level), suspect).alarms
