@@ -35,8 +35,8 @@ class Durations:
     """How long the stable version's answers took lately."""
 
     def __init__(self) -> None:
-        self._counts: dict[int, float] = {}
-        self._total = 0.0
+        self._counts: dict[int, int] = {}
+        self._total = 0
 
     def add(self, seconds: float) -> None:
         """Count an answer."""
@@ -44,7 +44,7 @@ class Durations:
         self._counts[number] = self._counts.get(number, 0) + 1
         self._total += 1
         if self._total >= _MOST:
-            self._counts = {each: count / 2 for each, count in self._counts.items() if count > 0.1}
+            self._counts = {each: count // 2 for each, count in self._counts.items() if count > 1}
             self._total = sum(self._counts.values())
 
     @property

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Protocol
 
 import msgspec
@@ -15,8 +17,15 @@ from app.core.tensors import InferRequest
 from app.ray_adapter import replicas
 from app.routing.pool import ReplicaPool
 from app.routing.repeated_call import RepeatedCall
-from app.routing.sequence_call import Explain, SequenceCall, StaleSequences, missing, out_of_reach
-from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry, not_ready
+from app.routing.sequence_call import (
+    Explain,
+    SequenceCall,
+    StaleSequences,
+    missing,
+    out_of_reach,
+    taken_out,
+)
+from app.routing.table import NO_VERSION, ModelState, NotLoaded, RoutingTable, VersionEntry, not_ready
 from app.routing.waiting_room import WaitingRoom
 from app.transport.channel.client import ChannelCall
 from app.transport.memory.client_regions import with_inlined_regions
@@ -79,6 +88,8 @@ class Router:
         self._watching = Tasks()
         self._control_pools: set[str] = set()
         self._stale = StaleSequences()
+        self._ended: dict[str, tuple[int, float]] = {}
+        """Of models the version that was taken from here last, with its sequences, and when."""
         self.table = RoutingTable()
         self._table_changed = asyncio.Event()
         self.ensembles: Ensembles | None = None
@@ -91,21 +102,24 @@ class Router:
         """Route by `table`, once its new applications are connected or a timeout has passed."""
         added = [
             self._open(entry.model, name, self._settings, repeatable=not entry.decoupled)
-            for name, entry in table.applications.items()
+            for name, entry in table.routed.items()
             if name not in self._pools
         ]
         if added:
             await asyncio.gather(*(pool.wait_available(_CONNECT_S) for pool in added))
         # From here on requests resolve to pools that are connected; closed pools finish those in flight.
-        self.table = table
+        before, self.table = self.table, table
         self._table_changed.set()
         if self.ensembles is not None:
             self.ensembles.retain(table.ready)
         if self.splits is not None:
             self.splits.follow(table)
-        wanted = self._control_pools | table.applications.keys()
+        wanted = self._control_pools | table.routed.keys()
         for name in [name for name in self._pools if name not in wanted]:
             self._close(name)
+            gone = before.routed.get(name)
+            if gone is not None and gone.keeps_sequences:
+                self._ended[gone.name] = gone.version, monotonic()
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
         """Choose the version that answers a request; see `RoutingTable.resolve` for what it raises."""
@@ -203,8 +217,12 @@ class Router:
         Raises:
             InferError: UNAVAILABLE when no replica is connected.
         """
-        pools = [self._pools[entry.application] for entry in entries if entry.application in self._pools]
+        pools = self._pools_of(entries)
         channels = [channel for pool in pools for channel in pool.channels_for(request.sequence_id)]
+        if channels or not request.sequence_start:  # where sequences only go on, none begins
+            lingering = self._pools_of(each for each in self.table.lingering if each.name == entries[0].name)
+            channels += [channel for pool in lingering for channel in pool.channels_for(request.sequence_id)]
+            pools += lingering
         if not channels:
             if entries[0].idle and self.waiting is not None:
                 return self.waiting.submit(entries[0], request, sink)
@@ -217,11 +235,17 @@ class Router:
             return call
         return SequenceCall(channels, request, sink, self._explain(entries, pools), self._stale)
 
+    def _pools_of(self, entries: Iterable[VersionEntry]) -> list[ReplicaPool]:
+        return [self._pools[entry.application] for entry in entries if entry.application in self._pools]
+
     def _explain(self, entries: Sequence[VersionEntry], pools: Sequence[ReplicaPool]) -> Explain:
         """Return what tells a request that none of the connected replicas has its sequence."""
         if any(pool.incomplete for pool in pools):  # a sequence may have begun there through another process
             return lambda request, _: out_of_reach(request)
         remembered = max(*(entry.sequence_idle_s for entry in entries), _REMEMBER_LOSS_S)
+        version, at = self._ended.get(entries[0].name, (NO_VERSION, -math.inf))
+        if monotonic() - at < remembered:
+            return lambda request, _: taken_out(request, version)
         return partial(missing, lost=any(pool.lost_within(remembered) for pool in pools))
 
     def is_at(self, entry: VersionEntry, call: Call) -> bool:

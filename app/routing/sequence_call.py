@@ -39,6 +39,15 @@ def out_of_reach(request: InferRequest) -> InferResponse:
     return failed(unavailable(text), request.id)
 
 
+def taken_out(request: InferRequest, version: int) -> InferResponse:
+    """Return the response to a request whose sequence may have been at a version that is not served now."""
+    text = (
+        f"sequence {request.sequence_id} of model '{request.model_name}' has ended: version {version} was"
+        " taken out of service, and its sequences' state with it; restart the sequence with the START flag"
+    )
+    return failed(unavailable(text), request.id)
+
+
 def rank(replica_id: str, sequence_id: SequenceId) -> bytes:
     """Return a replica's weight for a sequence, equal in every process; the lowest is the first choice."""
     return blake2b(f"{replica_id}\0{sequence_id!r}".encode(), digest_size=8).digest()

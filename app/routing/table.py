@@ -195,7 +195,8 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     the start was once read and loaded (`--exit-on-error`), whatever has become of it since. `live` are the
     settings that every ingress applies; with None each keeps its own. With `namespacing` a name may stand for
     several models (`--model-namespacing`). `splits` are the rollouts that are on. `load_failures` counts the
-    loads that failed since the manager started, by the model's identifier.
+    loads that failed since the manager started, by the model's identifier. `lingering` are versions that were
+    taken out of service while others of the model are there: their sequences go on, and none begins.
     """
 
     number: int = 0
@@ -207,6 +208,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     all_loaded: bool = False
     splits: tuple[Split, ...] = ()
     load_failures: dict[str, int] = {}
+    lingering: tuple[VersionEntry, ...] = ()
 
     @cached_property
     def split_by_name(self) -> dict[str, Split]:
@@ -239,6 +241,11 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     def applications(self) -> dict[str, VersionEntry]:
         """READY entries by Serve application name; ensembles have none."""
         return {entry.application: entry for entry in self.ready if entry.application}
+
+    @cached_property
+    def routed(self) -> dict[str, VersionEntry]:
+        """Entries by Serve application name to which an ingress sends anything."""
+        return self.applications | {entry.application: entry for entry in self.lingering}
 
     @cached_property
     def _loaded(self) -> dict[str, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -119,7 +119,7 @@ class Lifecycle:
         path: tuple[str, ...] = (),
         begin: Begin | None = None,
     ) -> str:
-        """Load a model.
+        """Load a model; return the result of `load_failure`, "" for a success.
 
         Args:
             name: its identifier.
@@ -127,9 +127,6 @@ class Lifecycle:
             bundle: the files of a load request instead of those on disk.
             path: the ensembles for which it is loaded.
             begin: begins a rollout of the model, as nothing else changes it; what it raises refuses that.
-
-        Returns:
-            The result of `load_failure`; "" for a success.
 
         Raises:
             InferError: the model could not be read; versions that were served still are.
@@ -225,8 +222,7 @@ class Lifecycle:
 
     async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> list[VersionEntry]:
         """Serve an ensemble, and replace deployed models of its name; return []."""
-        mine = [(each, spec) for each, spec in self.loaded.items() if spec.identifier == candidate.name]
-        replaced = [application for application, spec in mine if spec.version in candidate.versions]
+        replaced = [e for v in candidate.versions if (e := self._ready(candidate.name, v)) and e.application]
         for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
             self.set_entry(entry)
         await self._switch(replaced)
@@ -270,7 +266,8 @@ class Lifecycle:
             spec = description.spec
             before = self._ready(candidate.name, spec.version)
             if before is not None and before.application not in ("", spec.application):
-                replaced.append(before.application)  # an ensemble has no application
+                replaced.append(before)  # an ensemble has no application
+                self._publisher.lingering.keep(before)
             self.serve(description)
             if spec.version in plan.update:
                 kept.append(spec.version)
@@ -325,13 +322,13 @@ class Lifecycle:
         self.set_entry(msgspec.structs.replace(entry, config=config.SerializeToString(), reason=""))
         self.loaded[entry.application] = candidate.configured(self.loaded[entry.application])
 
-    async def _switch(self, replaced: Iterable[str]) -> None:
-        """Publish the new entries if they replace applications, then drain and delete those."""
-        if replaced := list(replaced):
+    async def _switch(self, replaced: Sequence[VersionEntry]) -> None:
+        """Publish the new entries if they replace others, then drain and delete the applications of those."""
+        if replaced:
             await self.publish_and_wait()
-        for application in replaced:
-            self.loaded.pop(application, None)
-            self._tasks.start(self.deployer.delete(application))
+        for entry in replaced:
+            self.loaded.pop(entry.application, None)
+        self._end_in_background(replaced)
 
     async def _retire(self, entries: Iterable[VersionEntry]) -> list[VersionEntry]:
         """Take versions out of service; return those whose applications are now to be ended.
@@ -343,6 +340,7 @@ class Lifecycle:
         for entry in unloading:
             self.set_entry(entry)
             self.loaded.pop(entry.application, None)
+            self._publisher.lingering.keep(entry)
         for entry in (each for each in retired if not each.application):
             self._unloaded(entry)
         if retired:
@@ -351,6 +349,8 @@ class Lifecycle:
 
     async def _end(self, entry: VersionEntry) -> None:
         """Delete the application of a version; it is unloaded then, unless a load has begun since."""
+        if await self._publisher.lingering.ended(entry.application, lambda: bool(self.ready(entry.name))):
+            await self.publish_and_wait()
         await self.deployer.delete(entry.application)
         if self.entries[entry.name].get(entry.version) is entry:
             self._unloaded(entry)

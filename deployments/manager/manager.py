@@ -53,6 +53,7 @@ from deployments.rollout.driver import RolloutDriver
 from deployments.rollout.executions import ExecutionReader
 from deployments.rollout.judge import judge
 from deployments.rollout.ledger import Ledger
+from deployments.rollout.lingering import Lingering
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
 from deployments.scaling.autoscaler import Autoscaler
@@ -93,7 +94,8 @@ class RepositoryManager:
         self._catalog = Catalog(settings, key, ingress[0], self._configs, registered)
         self._overrides = Overrides(private_root() / "overrides", limits.override_bytes)
         self._last_table = LastTable(store, key)
-        self._publisher = RoutingPublisher(settings.repository.namespacing, self._last_table)
+        namespacing, lingering = settings.repository.namespacing, Lingering(self._channels)
+        self._publisher = RoutingPublisher(namespacing, self._last_table, lingering)
         self._kept = state_files.opened(limits.state_directory, self._catalog.place)
         kept = store, self._kept, settings.repository.paths
         rollouts = Rollouts(Records(*kept), Ledger(*kept))

@@ -10,6 +10,7 @@ from app.core.observability.log import LogConfig
 from app.core.rollout.split import Split
 from app.routing.last_table import LastTable
 from app.routing.table import RoutingTable, VersionEntry, encode_table
+from deployments.rollout.lingering import Lingering
 
 PUBLISH_S = 0.1
 """Shortest time from one table that ingresses get to the next: what changes in between goes out together."""
@@ -41,17 +42,24 @@ class RoutingPublisher:
     Args:
         namespacing: see `RoutingTable`.
         last: keeps tables for ingresses that start without this manager; None for none.
+        lingering: keeps versions that go on with their sequences alone; None for none.
 
     Attributes:
-        load_failures: see `RoutingTable`; the next table has them.
+        load_failures, lingering: see `RoutingTable`; the next table has them.
         table: the newest table; ingresses may get it `PUBLISH_S` later.
     """
 
-    def __init__(self, namespacing: bool = False, last: LastTable | None = None) -> None:
+    def __init__(
+        self,
+        namespacing: bool = False,
+        last: LastTable | None = None,
+        lingering: Lingering | None = None,
+    ) -> None:
         self._last = last
         # The clock, so that numbers still rise when a restarted manager starts over.
         self.table = RoutingTable(number=time.time_ns() // 1_000_000, namespacing=namespacing)
         self.load_failures: Counter[str] = Counter()
+        self.lingering = lingering or Lingering()
         self._live: LiveSettings | None = None
         self._handed_out = self.table
         self._encoded = encode_table(self.table)
@@ -94,6 +102,7 @@ class RoutingPublisher:
             all_loaded,
             splits,
             dict(self.load_failures),
+            tuple(self.lingering.entries.values()),
         )
         if self._resting is None:
             self._hand_out()

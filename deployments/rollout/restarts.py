@@ -71,6 +71,7 @@ def found(split: Split, spec: RolloutSpec, fingerprint: str, now: float) -> Reco
             match=split.match,
             mirror=split.mirror / WHOLE * 100,
             on_error="stable" if split.stable_on_error else "none",
+            hang_seconds=split.hang_seconds,
         )
     status = RolloutStatus(
         name_of(split.name),

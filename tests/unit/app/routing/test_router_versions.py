@@ -4,13 +4,14 @@ import asyncio
 
 import msgspec
 import pytest
+from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError
+from app.core.errors import ErrorCode, InferError
 from app.core.rollout.split import WHOLE, Split
 from app.core.sequences import missing_start
 from app.core.tensors import InferRequest, failed
 from app.routing.router import Router
-from app.routing.table import RoutingTable
+from app.routing.table import ModelState, RoutingTable
 from tests.unit.app.routing.conftest import Sink, Start, request
 from tests.unit.app.routing.test_router import entry, handles, publish, router, send, table  # noqa: F401
 from tests.waiting import until
@@ -59,3 +60,41 @@ async def test_a_sequence_is_found_at_either_version(
     await until(lambda: router.losses(both[1]) == 1)
     with pytest.raises(InferError, match="version 3 is not at ready state"):
         router.submit_sequence([entry("m:3")], turn, sink)
+
+
+async def test_sequences_go_on_at_a_version_that_is_taken_out_of_service(
+    router: Router,  # noqa: F811
+    start: Start,
+) -> None:
+    config = mc.ModelConfig(sequence_batching=mc.ModelSequenceBatching()).SerializeToString()
+    old, new = await start("old", "new")
+    stable, candidate = (msgspec.structs.replace(entry(name), config=config) for name in ("m:1", "m:2"))
+    leaving = msgspec.structs.replace(candidate, state=ModelState.UNLOADING)
+    applying = asyncio.create_task(router.apply(table(1, stable, candidate)))
+    await asyncio.sleep(0)
+    publish("m:1", old)
+    publish("m:2", new)
+    await asyncio.wait_for(applying, 5)
+
+    await router.apply(RoutingTable(2, True, (stable, leaving), lingering=(leaving,)))
+    sink, turn = Sink(), InferRequest("m", "", (), sequence_id=7)
+    send(router, turn, sink)
+    await until(lambda: bool(old.held))
+    old.held.pop()[1](failed(missing_start("m", 7)))
+    await until(lambda: bool(new.held))
+    new.answer()
+    await until(lambda: sink.by() == ["new"])
+    send(router, msgspec.structs.replace(turn, sequence_start=True), sink)
+    await until(lambda: bool(old.held))
+    old.answer()
+    await until(lambda: sink.by() == ["new", "old"])
+    await until(lambda: bool(new.controls)), "the sequence began anew elsewhere"
+
+    await router.apply(RoutingTable(3, True, (stable,)))
+    send(router, turn, sink)
+    await until(lambda: bool(old.held))
+    old.held.pop()[1](failed(missing_start("m", 7)))
+    await until(lambda: len(sink.responses) == 3)
+    failure = sink.responses[-1].failure
+    assert failure is not None and failure.code is ErrorCode.UNAVAILABLE
+    assert "sequence 7 of model 'm' has ended: version 2 was taken out of service" in failure.message

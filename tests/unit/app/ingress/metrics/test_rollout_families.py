@@ -14,7 +14,7 @@ from app.ingress.metrics.page import _sides
 from app.ingress.metrics.rollout_families import ROLLOUTS
 
 OUTCOMES = Outcomes(
-    VersionOutcomes(ok=75, refused=2, latencies={40: 75}),
+    VersionOutcomes(ok=75, refused=2, cancelled=3, latencies={40: 75}),
     VersionOutcomes(ok=20, failed=5, rescued=4, latencies={28: 8, 29: 4, 104: 2, 105: 6}),
     MirrorOutcomes(compared=9, differing=3, disagreeing=1, failed=2, skipped=7),
 )
@@ -56,9 +56,11 @@ def test_weights_state_and_outcomes_are_of_each_version(found: dict[str, dict[st
         "ok stable": 75,
         "failed stable": 0,
         "refused stable": 2,
+        "cancelled stable": 3,
         "ok candidate": 20,
         "failed candidate": 5,
         "refused candidate": 0,
+        "cancelled candidate": 0,
     }
     assert found["nereid_rollout_rescued"] == {"stable": 0, "candidate": 4}
     assert found["nereid_rollout_mirrored"] == {
