@@ -72,7 +72,8 @@ class Candidate(NamedTuple):
         ends: the state in which the rollout ends.
         limit_s: how long that may take.
         deadline_s: how long clients wait; 0 for as long as it takes.
-        slow: whether its durations are the fault: then the stable version takes 10 ms.
+        slow: whether its durations are the fault: then the stable version takes 10 ms, and one model is asked
+            in all ways.
         errors: whether clients may see errors.
         alone: whether it needs all requests that there are: then its models are tried one after another.
         ways: how requests come to it.
@@ -132,8 +133,9 @@ class Model(NamedTuple):
         return self.name if self.way in ("http", "grpc") else f"{self.name}_by_{self.way}"
 
     def create(self, repository: Path) -> None:
-        """Write the first version, and who calls it."""
-        self.write(repository, 1, Candidate())
+        """Write the first version, if it is not there, and who calls it."""
+        if not (repository / self.name).exists():
+            self.write(repository, 1, Candidate())
         if self.asked == self.name:
             return
         directory = repository / self.asked

@@ -4,10 +4,11 @@ python -m tests.long.rollouts --only hangs --only missing
 python -m tests.long.rollouts --only missing --plant missing-output    # has to end with 1
 
 Each candidate gets 5 % of the requests of four models, 200 a second in total: one is asked over HTTP, one
-over gRPC, one by an ensemble and one by a Python model. For each: how the rollout ended and after how many
-seconds, how many requests the candidate failed, the errors and wrong answers that clients saw, and the stable
-version's p99 before and beside the candidate. Ends with 1 if a candidate was not rolled back in time, a
-client saw an error or a wrong answer, or the good candidate was not promoted.
+over gRPC, one by an ensemble and one by a Python model; where durations are the fault, one model is asked in
+all of these ways. For each: how the rollout ended and after how many seconds, how many requests the candidate
+failed, the errors and wrong answers that clients saw, and the stable version's p99 before and beside the
+candidate. Ends with 1 if a candidate was not rolled back in time, a client saw an error or a wrong answer, or
+the good candidate was not promoted.
 """
 
 import argparse
@@ -16,12 +17,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.long.rollout_bench import Rollout, at_once, change, served
-from tests.long.rollout_load import Load, Stream, bad, quantile_ms
-from tests.long.rollout_models import CANDIDATES, WAYS, Model
+from tests.long.rollout_load import Event, Load, Stream, bad, quantile_ms
+from tests.long.rollout_models import CANDIDATES, WAYS, Candidate, Model
 from tests.long.rollout_plants import PLANTS
 from tests.long.server import say
 from tests.server import Server
@@ -79,67 +81,36 @@ HEADER: Final = """\
 |---|---|---|---|---|---|---|---|---|---|"""
 
 
-def roll_out(
-    server: Server, repository: Path, model: Model, stream: Stream, version: int, name: str, plant: str
-) -> Row:
-    """Roll one candidate of one model out; return how that went."""
-    candidate = CANDIDATES[name]
-    if plant == WRONG:
-        candidate = candidate._replace(answer=f"{candidate.answer}; out['OUT'] = x * 2")
-    stream.deadline_s = candidate.deadline_s
-    quiet, stable = time.monotonic(), 0
-    time.sleep(_QUIET_S)
-    longest = 2 * candidate.limit_s
-    step = {"min_seconds": longest, "max_seconds": longest, "min_requests": 0}
-    rollout = Rollout(server, model)
-    rollout.start(repository, version, candidate, {**POLICY, "step": step, **candidate.policy})
-    stable, deadline = rollout.status["stable"], rollout.begun + candidate.limit_s + _LATE_S
-    while not rollout.over and time.monotonic() < deadline:
-        time.sleep(0.5)
-        rollout.look()
-    begun, ended, state = rollout.begun, time.monotonic(), rollout.status["state"]
-    if rollout.over:
-        ended = rollout.ended
-        time.sleep(_QUIET_S)
-    else:
-        change(server, model.name, "abort")
-    _await_answers(stream, ended)
-    seen = stream.between(quiet, ended + _QUIET_S)
-    errors, wrong = bad(seen)
-    counts = rollout.status["total"]["candidate"]
-    failed = f"{counts.get('failed', 0)}, {counts.get('failed', 0) + counts.get('ok', 0)}"
-    return Row(
-        *(name, model.way, state, max(0.0, ended - begun), failed, errors.total(), wrong.total()),
-        quantile_ms(stream.between(quiet, quiet + _QUIET_S)),
-        quantile_ms(stream.between(begun, ended), stable),
-        rollout.status["reason"],
-        errors + wrong,
-    )
+class Asked(NamedTuple):
+    """A model that is asked in one way, or in all of them."""
 
+    way: str
+    model: Model
+    streams: list[Stream]
 
-def _await_answers(stream: Stream, before: float) -> None:
-    """Wait for requests that were sent before a time; those without a deadline are given up at some time."""
-    while stream.unanswered(before):
-        time.sleep(0.1)
+    def between(self, begun: float, ended: float) -> list[Event]:
+        """Return the requests that were sent in a time."""
+        return [event for stream in self.streams for event in stream.between(begun, ended)]
+
+    def await_answers(self, before: float) -> None:
+        """Wait for requests that were sent before a time; those without a deadline end after a minute."""
+        while any(stream.unanswered(before) for stream in self.streams):
+            time.sleep(0.1)
 
 
 class Bench(NamedTuple):
-    """A server with a model for each way, and the requests to each."""
+    """A server, what is asked of it, and the fault that is planted in it."""
 
     server: Server
     repository: Path
-    models: list[Model]
-    streams: list[Stream]
+    asked: list[Asked]
+    plant: str
 
-    def roll_out(self, name: str, version: int, plant: str) -> list[Row]:
+    def roll_out(self, name: str, version: int) -> list[Row]:
         """Roll a candidate out in all its ways at once; print and return how that went."""
         candidate = CANDIDATES[name]
-        pairs = zip(self.models, self.streams, strict=True)
-        calls = [
-            partial(self._roll_out, model, stream, version, name, plant)
-            for model, stream in pairs
-            if model.way in candidate.ways
-        ]
+        asked = [each for each in self.asked if each.way in candidate.ways or candidate.slow]
+        calls = [partial(self._roll_out, each, version, name) for each in asked]
         rows: list[Row] = [call() for call in calls] if candidate.alone else at_once(calls)
         for row in rows:
             for line in row.lines():
@@ -148,29 +119,75 @@ class Bench(NamedTuple):
             stream.events.clear()
         return rows
 
-    def _roll_out(self, model: Model, stream: Stream, version: int, name: str, plant: str) -> Row:
-        """Roll a candidate out, perhaps with the requests of all models."""
-        before = [each.rate for each in self.streams]
-        if CANDIDATES[name].alone:
-            for each in self.streams:
-                each.rate = sum(before) if each is stream else 0
+    @property
+    def streams(self) -> list[Stream]:
+        """All requests."""
+        return list(chain(*(each.streams for each in self.asked)))
+
+    def _roll_out(self, asked: Asked, version: int, name: str) -> Row:
+        """Roll a candidate of one model out, perhaps with the requests of all; return how that went."""
+        candidate = CANDIDATES[name]
+        before = [stream.rate for stream in self.streams]
+        for stream in self.streams if candidate.alone else ():
+            stream.rate = sum(before) if stream in asked.streams else 0
         try:
-            return roll_out(self.server, self.repository, model, stream, version, name, plant)
+            return self._watch(asked, version, name, candidate)
         finally:
-            for each, rate in zip(self.streams, before, strict=True):
-                each.rate = rate
+            for stream, rate in zip(self.streams, before, strict=True):
+                stream.rate = rate
+
+    def _watch(self, asked: Asked, version: int, name: str, candidate: Candidate) -> Row:
+        if self.plant == WRONG:
+            candidate = candidate._replace(answer=f"{candidate.answer}; out['OUT'] = x * 2")
+        for stream in asked.streams:
+            stream.deadline_s = candidate.deadline_s
+        quiet = time.monotonic()
+        time.sleep(_QUIET_S)
+        rollout = Rollout(self.server, asked.model)
+        rollout.start(self.repository, version, candidate, _policy(candidate))
+        deadline = rollout.begun + candidate.limit_s + _LATE_S
+        while not rollout.over and time.monotonic() < deadline:
+            time.sleep(0.5)
+            rollout.look()
+        begun, ended = rollout.begun, rollout.ended if rollout.over else time.monotonic()
+        if rollout.over:
+            time.sleep(_QUIET_S)
+        else:
+            change(self.server, asked.model.name, "abort")
+        asked.await_answers(ended)
+        errors, wrong = bad(asked.between(quiet, ended + _QUIET_S))
+        status, counts = rollout.status, rollout.status["total"]["candidate"]
+        failed = f"{counts.get('failed', 0)}, {counts.get('failed', 0) + counts.get('ok', 0)}"
+        return Row(
+            *(name, asked.way, status["state"], max(0.0, ended - begun), failed),
+            *(errors.total(), wrong.total()),
+            quantile_ms(asked.between(quiet, quiet + _QUIET_S)),
+            quantile_ms(asked.between(begun, ended), status["stable"]),
+            status["reason"],
+            errors + wrong,
+        )
+
+
+def _policy(candidate: Candidate) -> dict[str, Any]:
+    longest = 2 * candidate.limit_s
+    step = {"min_seconds": longest, "max_seconds": longest, "min_requests": 0}
+    return {**POLICY, "step": step, **candidate.policy}
 
 
 @contextmanager
 def started(slow: bool, rate: float, plant: str) -> Iterator[Bench]:
-    """Start a server and the requests."""
-    models = [Model(f"m_{way}", way, slow) for way in WAYS]
-    streams = [Stream(model.asked, model.way, rate) for model in models]
+    """Start a server and the requests: to a model for each way, or to one in all ways."""
+    models = [Model("m" if slow else f"m_{way}", way, slow) for way in WAYS]
+    streams = [Stream(model.asked, model.way, rate / len(WAYS)) for model in models]
+    pairs = zip(models, streams, strict=True)
+    asked = [Asked(model.way, model, [stream]) for model, stream in pairs]
+    if slow:
+        asked = [Asked("all ways", models[0], streams)]
     with (
         served(models, plant) as (server, repository),
         Load(server.http_url, server.grpc_url, streams),
     ):
-        yield Bench(server, repository, models, streams)
+        yield Bench(server, repository, asked, plant)
 
 
 def main() -> int:
@@ -186,9 +203,9 @@ def main() -> int:
     for slow in (False, True):
         alike = [name for name in names if CANDIDATES[name].slow == slow]
         if alike:
-            with started(slow, given.rate / len(WAYS), given.plant) as bench:
+            with started(slow, given.rate, given.plant) as bench:
                 for version, name in enumerate(alike, start=2):
-                    rows += bench.roll_out(name, version, given.plant)
+                    rows += bench.roll_out(name, version)
     faults = sum(bool(row.faults) for row in rows)
     say(f"{len(rows)} rollouts, {faults} not as they should be")
     return 1 if faults else 0
