@@ -132,7 +132,7 @@ def _checked(outputs: dict[str, np.ndarray], values: np.ndarray) -> tuple[int, s
         return 0, f"wrong: outputs {sorted(outputs)}"
     version = int(outputs["BY"].view(np.int32)[0])
     if outputs["OUT"].tobytes() != values.tobytes():
-        return version, f"wrong: {outputs['OUT'].view(np.float32)} instead of {values[0]}"
+        return version, "wrong: other values"
     return version, "ok"
 
 

@@ -73,6 +73,8 @@ class Round:
         faults += self._barred()
         told = ", ".join(f"{name} {code}" for name, code, _ in answers)
         say(f"{self._model.name} version {self._version}: {told}; {state}{'' if not faults else ' FAULT'}")
+        for why in {answer["error"] for _, code, answer in answers if code != 200 and "error" in answer}:
+            say(f"    refused: {why[:150]}")
         for fault in faults:
             say(f"    {fault[:300]}")
         return faults
@@ -139,7 +141,10 @@ def run(mode: str, rounds: int, plant: str, seed: int) -> list[str]:
     if mode == "explicit":
         flags += [f"--load-model={model.name}" for model in models]
     streams = [Stream(model.name, "http", 20.0) for model in models]
-    with served(models, plant, *flags) as (server, repository), Load(server.http_url, "", streams):
+    with (
+        served(models, plant, *flags) as (server, repository),
+        Load(server.http_url, server.grpc_url, streams),
+    ):
         # Half of the models have a policy: loads and polls of these begin rollouts too.
         for model in models[::2]:
             (repository / model.name / "rollout.yaml").write_text(json.dumps(_POLICY))
