@@ -36,10 +36,16 @@ PLANTS: Final = {
     ),
     # A rollout that costs the stable version's clients 20 ms.
     "late-answers": Plant(
-        "app/rollout/live_split.py",
-        "            self._record(is_candidate, failure, begun)\n        sink(response)",
-        "            self._record(is_candidate, failure, begun)\n"
+        "app/rollout/counted_call.py",
+        "        sink, self._sink = self._sink, no_sink\n        sink(response)",
+        "        sink, self._sink = self._sink, no_sink\n"
         "        asyncio.get_running_loop().call_later(0.02, sink, response)",
+    ),
+    # Requests in flight are not watched.
+    "hang": Plant(
+        "app/rollout/flights.py",
+        "        self.sweep()\n        self._due = None",
+        "        self._due = None",
     ),
 }
 _MORE: Final = {"old-interval": "_FIRST: dict[str, Times] = {}\n", "late-answers": "import asyncio\n"}

@@ -1,5 +1,7 @@
 """Durations are compared within intervals: what the numbers are, and when an interval ends."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -100,8 +102,20 @@ def test_evidence_is_the_wealth_of_one_who_bets() -> None:
     assert first.log_evidence == 0, "nothing is known before the first"
     known = Bet(weight=100.0, sum=50.0, squares=100.0)  # of a mean of 0.5 and a variance of 1
     bet = 0.48 / (1 + 0.48**2)
-    assert known.after(Interval(1, 0, 1)).log_evidence == pytest.approx(np.log1p(bet * 0.98))
+    assert known.after(Interval(1, 0, 4)).log_evidence == pytest.approx(np.log1p(bet * 0.23))
     assert known.after(Interval(0, 1, 1)).log_evidence == pytest.approx(np.log1p(bet * -1.02))
+    most = known.after(Interval(1, 0, 1)).log_evidence
+    assert most == pytest.approx(np.log1p(bet * 0.28)), "one interval says so much at most"
+
+
+@pytest.mark.parametrize(("excess", "needed"), [(1.0, 31), (0.3, 31), (0.1, 100)])
+def test_trouble_of_seconds_is_no_alarm_however_bad_and_a_little_that_stays_is_one(
+    excess: float, needed: int
+) -> None:
+    seen, number = Bet(), 0
+    while math.exp(seen.log_evidence) <= 1000:
+        seen, number = seen.after(Interval(10 * excess, 0, 10)), number + 1
+    assert needed <= number <= 1.1 * needed + 3
 
 
 def test_executions_of_other_rows_are_compared_only_with_larger_ones() -> None:
