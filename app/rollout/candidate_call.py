@@ -2,7 +2,9 @@
 
 import asyncio
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from app.core.errors import ErrorCode, Failure, InferError, unavailable
 from app.core.inference import Call, Sink
@@ -13,6 +15,9 @@ from app.rollout.counted_call import expired, hanging
 from app.rollout.tally import is_servers
 from app.routing.table import VersionEntry
 from app.transport.channel.client import no_sink
+
+_MOST_COPIED: Final = 1 << 20
+"""Bytes of a calling model's tensors that are copied for two versions."""
 
 
 class Versions(counted_call.Versions, Protocol):
@@ -49,6 +54,11 @@ class CandidateCall:
         self._versions = versions
         self._candidate = candidate
         self._request = request
+        # Two replicas must not write to a client's memory, nor one read that of a calling model that goes on.
+        self._may_hedge = not request.regions
+        if request.chain and self._may_hedge:
+            self._request = _copied(request)
+            self._may_hedge = self._request is not request
         self._sink = sink
         self._begun = monotonic()
         self._answers = Answer(request), Answer(request)
@@ -76,7 +86,7 @@ class CandidateCall:
         """Ask the candidate; raise as `Router.submit` when neither version can be asked."""
         call = cls(versions, candidate, request, sink, may_repeat)
         try:
-            call._asked = versions.send(candidate, request, call._on_answer)
+            call._asked = versions.send(candidate, call._request, call._on_answer)
         except InferError as error:
             call._count(error.failure)
             if not call._repeat():
@@ -121,15 +131,9 @@ class CandidateCall:
         else:
             self.hurried = True
 
-    @property
-    def _may_hedge(self) -> bool:
-        """Whether both versions may have the request at once."""
-        # Two replicas must not write to a client's memory, nor one read that of a calling model that goes on.
-        return self._may_repeat and not (self._request.regions or self._request.chain)
-
     def _watch_time(self) -> None:
         deadline = self._request.deadline
-        if deadline and self._may_hedge:
+        if deadline and self._may_repeat and self._may_hedge:
             half = (deadline - self._begun) / 2
             self._timer = asyncio.get_running_loop().call_later(half, self._repeat)
 
@@ -243,3 +247,11 @@ class CandidateCall:
             repeated.cancel()
         for each in (*answer.held, response):
             sink(each)
+
+
+def _copied(request: InferRequest) -> InferRequest:
+    """Return a request with tensors of its own; the same one if they are large."""
+    if sum(len(tensor.data) for tensor in request.inputs) > _MOST_COPIED:
+        return request
+    inputs = tuple(replace(tensor, data=bytes(tensor.data)) for tensor in request.inputs)
+    return replace(request, inputs=inputs)

@@ -149,7 +149,7 @@ class Rollout:
         self.traffic.follow(self.router.table)
 
     def send(self, **fields: Any) -> Any:
-        request = InferRequest("m", "", (), **fields)
+        request = InferRequest("m", "", **{"inputs": (), **fields})
         entry = self.router.resolve("m")
         return self.traffic.submit(entry, request, self.received.append)
 

@@ -127,7 +127,7 @@ def test_what_a_process_that_stood_still_has_not_read_is_no_hang(rollout: Rollou
 @pytest.mark.parametrize("on_error", [True, False])
 def test_a_clients_deadline_that_ends_a_request_is_a_failure(rollout: Rollout, on_error: bool) -> None:
     rollout.publish(stable_on_error=on_error)
-    call = rollout.send(deadline=rollout.clock.now + 1.0, chain=("caller",))
+    call = rollout.send(deadline=rollout.clock.now + 1.0, regions=True)
     rollout.clock.wait(0.95)
     call.cancel()
     rollout.last().answer(CANCELLED)

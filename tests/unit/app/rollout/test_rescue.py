@@ -157,7 +157,7 @@ def test_a_decoupled_model_is_not_repeated(rollout: Rollout) -> None:
 
 
 def test_nothing_is_repeated_after_the_deadline_or_a_cancellation(rollout: Rollout) -> None:
-    rollout.send(deadline=101.0, chain=("caller",))
+    rollout.send(deadline=101.0, regions=True)
     rollout.clock.wait(1.0)
     rollout.last().answer(LOST)
     call = rollout.send()
@@ -215,7 +215,10 @@ def test_a_hedge_that_fails_leaves_the_candidate_its_time(rollout: Rollout) -> N
     assert [each.model_version for each in rollout.received] == ["2"]
 
 
-@pytest.mark.parametrize("fields", [{"regions": True}, {"chain": ("caller",), "id": "x"}])
+LARGE = Tensor.from_array("x", np.zeros(1 << 19, np.float32))
+
+
+@pytest.mark.parametrize("fields", [{"regions": True}, {"chain": ("caller",), "id": "x", "inputs": (LARGE,)}])
 def test_memory_that_is_not_ours_is_used_by_one_version_at_a_time(
     rollout: Rollout, fields: dict[str, Any]
 ) -> None:
@@ -224,6 +227,16 @@ def test_memory_that_is_not_ours_is_used_by_one_version_at_a_time(
     assert len(rollout.router.asked) == 1
     rollout.last().answer(BROKEN)
     assert rollout.last().version == 1
+
+
+def test_a_calling_models_request_is_copied_for_both_versions(rollout: Rollout) -> None:
+    values = np.ones(4, np.float32)
+    rollout.send(deadline=104.0, chain=("caller",), id="x", inputs=(Tensor.from_array("x", values),))
+    rollout.clock.wait(3.0)
+    values[:] = 7  # the caller goes on, once it has the answer
+    assert [asked.version for asked in rollout.router.asked] == [2, 1]
+    given = [asked.request.inputs[0].array().tolist() for asked in rollout.router.asked]
+    assert given == [[1, 1, 1, 1]] * 2
 
 
 def test_a_candidate_that_always_fails_costs_no_client_an_error(rollout: Rollout) -> None:
@@ -281,9 +294,7 @@ class Receiver:
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("failure", [None, BROKEN])
-def test_an_answered_call_is_not_kept_alive(
-    rollout: Rollout, late: bool, failure: Failure | None
-) -> None:
+def test_an_answered_call_is_not_kept_alive(rollout: Rollout, late: bool, failure: Failure | None) -> None:
     """It would be garbage for the collector, and the request's tensors with it."""
     gc.disable()
     try:
