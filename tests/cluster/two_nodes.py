@@ -11,9 +11,10 @@ import tempfile
 from ray.cluster_utils import Cluster
 
 os.environ["RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"] = "nereid.controller:prepare"  # as in cluster/ray.env
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"first": 1}})
 # Nodes share no temporary files; the path is short because sockets are made below it.
 private = {"TMPDIR": tempfile.mkdtemp(prefix="n", dir="/tmp")}
+os.environ["XDG_STATE_HOME"] = private["TMPDIR"]
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"first": 1}})
 second = cluster.add_node(num_cpus=4, resources={"second": 1}, env_vars=private)
 print("ADDRESS", cluster.address, flush=True)
 for command in sys.stdin:

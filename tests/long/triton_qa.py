@@ -211,6 +211,7 @@ class QA:
             "NEREID_MODULE": self._module,
             "BACKENDS": os.environ.get("BACKENDS", "onnx python"),
             "TMPDIR": str(self.work / "tmp"),
+            "XDG_STATE_HOME": str(self.work / "state"),
             "RAY_USAGE_STATS_ENABLED": "0",
             "CI_JOB_ID": "1",
             "TEST_JETSON": "0",
