@@ -88,7 +88,7 @@ async def test_sequences_go_on_at_a_version_that_is_taken_out_of_service(
     await until(lambda: bool(old.held))
     old.answer()
     await until(lambda: sink.by() == ["new", "old"])
-    await until(lambda: bool(new.controls)), "the sequence began anew elsewhere"
+    await until(lambda: bool(new.controls))  # that the sequence began anew elsewhere
 
     await router.apply(RoutingTable(3, True, (stable,)))
     send(router, turn, sink)
