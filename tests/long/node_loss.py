@@ -157,6 +157,7 @@ class _Asked:
         self._load.__exit__()
         if kind is None:
             row = judge(self._event, self._load, self._at, time.monotonic())
+            say(row.line())
             self._losses.rows.append(row)
             self._losses.wrong += faults(row)
 
