@@ -89,8 +89,9 @@ class NodeLoss:
         say(f"{event}: {len(left)} orphans have ended {took:.0f} s after the machine was back on the network")
 
     def drain(self) -> None:
-        """Let Ray move everything off a worker, switch it off and on."""
-        machine = self.nodes.workers[-1]
+        """Let Ray move everything off the worker with most replicas, switch it off and on."""
+        places = [address for at in self.nodes.replicas().values() for address in at]
+        machine = max(self.nodes.workers, key=lambda each: places.count(each.address))
         with self._asked(_DRAINED, machine) as asked:
             _drain(self.nodes, machine)
             time.sleep(8.0)
