@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Final
 
+import numpy as np
 import openvino as ov
 
 from app.core.errors import InferError, internal, invalid_arg
@@ -22,6 +23,10 @@ def core() -> ov.Core:
 
 @cache
 def _core() -> ov.Core:
+    # These make OpenVINO's tables of numpy's types, which would let two threads wait for each other for ever:
+    # one has the table and wants the interpreter, the other has the interpreter and wants the table.
+    ov.Type.f32.to_dtype()
+    ov.Tensor(np.zeros(1, np.float32))
     return ov.Core()
 
 
