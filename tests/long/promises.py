@@ -251,7 +251,7 @@ def doubted(tool: str, model: str) -> bool:
             loop.wait()
     right = not rate or bool(doubts)
     told = f"{tool:7} {model:24} beside {_LOOPS} busy loops: {rate:.4g}/s"
-    say(f"{_verdict(right)} {told}, {doubts or 'without a doubt'}")
+    say(f"{_verdict(right)} {told}, {doubts or ('without a doubt' if rate else 'which is none')}")
     return right
 
 
