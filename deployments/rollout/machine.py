@@ -230,7 +230,7 @@ def _barred(record: Record) -> Record:
     last = status.history[-1]
     decided = (each for each in reversed(status.history) if each.state is RolloutState.ROLLING_BACK)
     who = next(decided, last).who
-    why = status.reason[:MAX_REJECTED_WHY]
+    why = " ".join(status.reason.split())[:MAX_REJECTED_WHY]
     known = record.fingerprint, last.at, who, why, record.content
     return rejecting(record, RejectedVersion(status.candidate, *known))
 
