@@ -212,7 +212,7 @@ class Lifecycle:
             Whether the stable version is to be loaded, which waited for the candidate or was unloaded for it.
         """
         reasons = {entry.version: entry.reason for entry in failed}
-        record = await self.rollouts.settle(name, rollout, reasons, self.ready(name))
+        record = await self.rollouts.settle(name, rollout, reasons, self.versions(name))
         if record is None or record.status.candidate not in reasons:
             return False
         entry = self.entries[name][record.status.candidate]

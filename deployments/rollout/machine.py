@@ -125,15 +125,19 @@ def begun(
     return Record(name, status, fingerprint, salt, now, first=first, barred=others, content=content)
 
 
-def loaded(record: Record, now: float, missing: str = "") -> Record:
-    """Go on from `loading`: the candidate is there, but for replicas that its weight needs."""
+def loaded(record: Record, now: float, missing: str = "", differs: str = "") -> Record:
+    """Go on from `loading`: the candidate is there, but for replicas that its weight needs.
+
+    `differs` says how its configuration does from the stable version's.
+    """
+    why = f"loaded; of another configuration: {differs}" if differs else "loaded"
     if record.alone:
         return moved(record, RolloutState.DONE, now, NEREID, "loaded in place of the stable version", 100.0)
     first = first_percent(record)
     if missing:
-        waiting = weighted(record, 0.0, now, NEREID, f"loaded: {missing}")
+        waiting = weighted(record, 0.0, now, NEREID, f"{why}: {missing}")
         return msgspec.structs.replace(waiting, first=first)
-    serving = with_status(weighted(record, first, now, NEREID, "loaded"), resumes=None)
+    serving = with_status(weighted(record, first, now, NEREID, why), resumes=None)
     return paused(msgspec.structs.replace(serving, pause=""), record.pause, now) if record.pause else serving
 
 

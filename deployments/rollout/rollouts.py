@@ -19,11 +19,12 @@ from app.core.rollout.outcomes import OutcomeReport, StepOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.status import RolloutState, Verdict
+from app.routing.table import ModelState, VersionEntry
 from deployments.rollout import machine, restarts
 from deployments.rollout.ledger import Ledger
 from deployments.rollout.machine import NEREID, Record
 from deployments.rollout.records import Records
-from deployments.rollout.selection import Choice, Offer, alone, answering, choose, meant
+from deployments.rollout.selection import Choice, Offer, alone, answering, choose, differing, meant
 
 logger = logging.getLogger(__name__)
 
@@ -207,29 +208,28 @@ class Rollouts:
         return record.status.rollout if record and waits and record.status.candidate in versions else ""
 
     async def settle(
-        self, name: str, rollout: str, failed: Mapping[int, str], ready: Collection[int]
+        self, name: str, rollout: str, failed: Mapping[int, str], entries: Iterable[VersionEntry]
     ) -> Record | None:
-        """Go on after a load of the model.
+        """Go on after a load of the model; return the rollout whose candidate was to be loaded, if any.
 
         Args:
             name: the model.
             rollout: what `loading` returned when the load was planned.
             failed: why versions could not be loaded.
-            ready: its READY versions.
-
-        Returns:
-            The rollout whose candidate was to be loaded; None for none.
+            entries: its versions.
         """
         record = self._records.get(name)
         candidate = record.status.candidate if record is not None else 0
         if not rollout or self.loading(name, (candidate,)) != rollout:
             return None
+        ready = {each.version: each for each in entries if each.state is ModelState.READY}
         if candidate in ready and candidate not in failed:
             if record is not None and record.reloading and record.status.stable not in ready:
                 await self.change(name, machine.loaded)
                 return await self.change(name, restarts.stable_gone)
             missing = await self.missing(name, machine.loaded)
-            return await self.change(name, partial(machine.loaded, missing=missing))
+            loaded = partial(machine.loaded, missing=missing, differs=differing(ready, record))
+            return await self.change(name, loaded)
         why = failed.get(candidate) or "; ".join(failed.values()) or "the candidate was not loaded"
         return await self.fail(name, rollout, why, tried=candidate in failed)
 

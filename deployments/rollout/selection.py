@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from app.core.config.differences import differences
 from app.core.rollout.history import RejectedVersion
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
+from app.routing.table import VersionEntry
 from deployments.rollout.machine import Record, judged, promoted
 
 
@@ -154,3 +156,11 @@ def _beside(offer: Offer, stable: int, without: int | None = None, begins: int |
     if there or stable in offer.on_disk:
         versions.add(stable)
     return Choice(tuple(sorted(versions)), stable if there else None, begins)
+
+
+def differing(ready: Mapping[int, VersionEntry], record: Record | None) -> str:
+    """Return how the configuration of a candidate differs from the stable version's, if both are there."""
+    status = record.status if record is not None else None
+    both = [ready.get(version) for version in (status.stable, status.candidate)] if status else []
+    found = [entry.model_config for entry in both if entry is not None]
+    return differences(*found) if len(found) == 2 else ""

@@ -62,6 +62,16 @@ async def test_without_a_policy_a_new_version_takes_over_at_once(rollouts: Rollo
     assert caught.value.code is ErrorCode.NOT_FOUND
 
 
+async def test_a_candidate_of_another_configuration_says_so(rollouts: RolloutBench) -> None:
+    made = await rollouts.serving()
+    wider = 'input { name: "IN" data_type: TYPE_FP32 dims: [ 8 ] }'
+    rollouts.bench.add("m", f"{CONFIG} {wider}", versions=(2,))
+    await made.load("m", None, {})
+    found = await status(made)
+    assert found.reason == "loaded; of another configuration: a new input 'IN'"
+    assert found.history[-1].why == found.reason
+
+
 async def test_a_first_load_has_no_steps(rollouts: RolloutBench) -> None:
     (rollouts.bench.add("m", versions=(1, 2)) / "rollout.yaml").write_text(POLICY)
     made = await rollouts.manager(load_model=["m"])

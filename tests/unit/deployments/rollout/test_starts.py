@@ -138,7 +138,7 @@ async def test_a_load_settles_only_what_it_has_planned(rollouts: RolloutBench) -
     rollout = held.loading("m", (1, 2))
     assert rollout and held.loading("m", (1,)) == ""
     for other in ("", "another"):
-        assert await held.settle("m", other, {2: "no such layer"}, (1,)) is None
+        assert await held.settle("m", other, {2: "no such layer"}, ()) is None
     assert (await status(made)).state is RolloutState.LOADING
     await held.settle("m", rollout, {1: "no such layer"}, ())
     failed = await status(made)
