@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from app.core.errors import InferError
+from app.core.errors import Failure, FailureReason, InferError, internal
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.rollout.answer import Answer
@@ -17,6 +17,10 @@ from app.rollout.tally import StepTally
 from app.routing.table import VersionEntry
 
 MAX_UNDER_WAY: Final = 64
+_FEWEST: Final = 4
+_PROMPT_S: Final = 1.0
+"""A candidate that takes longer for a mirrored request is full: half as many are under way then."""
+_CANDIDATES: Final = 256
 MAX_BYTES: Final = 256 << 20
 """Bytes of the inputs and outputs of mirrored requests under way; those above are skipped."""
 _TIME_S: Final = 30.0
@@ -40,12 +44,16 @@ class Mirror:
     """The mirrored requests of this process. Runs on the data-plane loop.
 
     They begin when their client has its answer, have the lowest priority of the model, and are executed
-    whatever a response cache has. The replica counts them as any other, the rollout as mirrored only.
+    whatever a response cache has. The replica counts them as any other, the rollout as mirrored only. Fewer
+    are under way at once while the candidate is slow with them: more would wait there in vain.
     """
 
     def __init__(self) -> None:
         self._under_way = 0
         self._bytes = 0
+        self._under_way_at: dict[str, int] = {}
+        self._most_at: dict[str, int] = {}
+        """Of a candidate, by application: those that are under way, and how many may be."""
 
     def repeat(
         self,
@@ -55,6 +63,7 @@ class Mirror:
         send: Callable[[VersionEntry, InferRequest, Sink], Call],
         tally: StepTally,
         limit: float,
+        seconds: float = _TIME_S,
     ) -> None:
         """Repeat a request and compare the response; count it in `tally`.
 
@@ -65,28 +74,38 @@ class Mirror:
             send: sends it.
             tally: of the step that the rollout is in.
             limit: the difference from which outputs are counted as differing.
+            seconds: after which a request has failed that is not answered.
         """
+        at = candidate.application
         nbytes = sum(len(tensor.data) for tensor in (*request.inputs, *expected.outputs))
-        if self._under_way >= MAX_UNDER_WAY or self._bytes + nbytes > MAX_BYTES:
+        full = self._under_way_at.get(at, 0) >= self._most_at.get(at, _FEWEST)
+        if full or self._under_way >= MAX_UNDER_WAY or self._bytes + nbytes > MAX_BYTES:
             tally.outcomes.mirror.skipped += 1
             return
         self._under_way += 1
+        self._under_way_at[at] = self._under_way_at.get(at, 0) + 1
         self._bytes += nbytes
-        repeated = _mirrored(request, candidate)
-        mirrored = _Mirrored(
-            candidate, expected, Answer(repeated), tally, limit, partial(self._ended, nbytes)
-        )
+        repeated = _mirrored(request, candidate, seconds)
+        ended = partial(self._ended, at, nbytes)
+        mirrored = _Mirrored(candidate, expected, Answer(repeated), tally, limit, ended)
         try:
             send(candidate, repeated, mirrored.on_response)
         except InferError as error:
-            mirrored.fail(error.message)
+            mirrored.fail(error.failure)
 
-    def _ended(self, nbytes: int) -> None:
+    def _ended(self, at: str, nbytes: int, prompt: bool) -> None:
         self._under_way -= 1
         self._bytes -= nbytes
+        self._under_way_at[at] -= 1
+        if not self._under_way_at[at]:
+            del self._under_way_at[at]
+        most = self._most_at.pop(at, _FEWEST)
+        self._most_at[at] = min(most + 1, MAX_UNDER_WAY) if prompt else max(most // 2, _FEWEST)
+        if len(self._most_at) > _CANDIDATES:
+            del self._most_at[next(iter(self._most_at))]
 
 
-def _mirrored(request: InferRequest, candidate: VersionEntry) -> InferRequest:
+def _mirrored(request: InferRequest, candidate: VersionEntry, seconds: float) -> InferRequest:
     levels = candidate.model_config.dynamic_batching.priority_levels  # the last is the lowest; 0 without any
     return replace(
         request,
@@ -95,7 +114,7 @@ def _mirrored(request: InferRequest, candidate: VersionEntry) -> InferRequest:
         timeout_us=0,
         trace="",
         mirrored=True,
-        deadline=monotonic() + _TIME_S,
+        deadline=monotonic() + seconds,
         rollout=None,
     )
 
@@ -110,7 +129,7 @@ class _Mirrored:
         answer: Answer,
         tally: StepTally,
         limit: float,
-        ended: Callable[[], None],
+        ended: Callable[[bool], None],
     ) -> None:
         self._candidate = candidate
         self._expected = expected
@@ -118,6 +137,11 @@ class _Mirrored:
         self._tally = tally
         self._limit = limit
         self._ended = ended
+        self._begun = monotonic()
+
+    @property
+    def _is_prompt(self) -> bool:
+        return monotonic() - self._begun <= _PROMPT_S
 
     def on_response(self, response: InferResponse) -> None:
         """Receive the candidate's response."""
@@ -127,7 +151,7 @@ class _Mirrored:
         # What the stable version answers too is no failure of the candidate.
         failure = failure if self._expected.as_configured else response.failure
         if failure is not None:
-            self.fail(failure.message)
+            self.fail(failure)
             return
         compare = partial(Comparison.of, self._expected.outputs, self._answer.outputs(response))
         if sum(len(tensor.data) for tensor in self._expected.outputs) > _HEAVY:
@@ -136,19 +160,23 @@ class _Mirrored:
         try:
             found = compare()
         except (ValueError, InferError) as error:  # tensors that do not fit their shape
-            self.fail(str(error))
+            self.fail(Failure.from_exception(error))
         else:
             self._record(found)
 
-    def fail(self, why: str) -> None:
-        """Count a failure of the candidate."""
-        self._tally.outcomes.mirror.failed += 1
-        self._tally.outcomes.candidate.add_reason(why)
-        self._ended()
+    def fail(self, failure: Failure) -> None:
+        """Count a failure of the candidate; what its own queue refuses at once says nothing of it."""
+        refused = failure.reason is FailureReason.REJECTED and self._is_prompt
+        if refused:
+            self._tally.outcomes.mirror.skipped += 1
+        else:
+            self._tally.outcomes.mirror.failed += 1
+            self._tally.outcomes.candidate.add_reason(failure.message)
+        self._ended(self._is_prompt and not refused)
 
     def _on_compared(self, compared: "asyncio.Future[Comparison]") -> None:
         if compared.cancelled() or compared.exception() is not None:
-            self.fail("its outputs could not be compared")
+            self.fail(internal("its outputs could not be compared").failure)
         else:
             self._record(compared.result())
 
@@ -158,4 +186,4 @@ class _Mirrored:
         outcomes.differing += found.difference > self._limit
         outcomes.disagreeing += not found.agrees
         outcomes.max_difference = max(outcomes.max_difference, found.difference)
-        self._ended()
+        self._ended(self._is_prompt)

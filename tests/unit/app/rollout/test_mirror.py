@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.rollout.outcomes import MirrorOutcomes
 from app.core.rollout.split import WHOLE
 from app.core.tensors import InferResponse, Tensor
@@ -55,6 +56,8 @@ def test_a_share_of_the_requests_is_mirrored(rollout: Rollout) -> None:
     for _ in range(20):
         rollout.send()
         answer(rollout.last())
+        if rollout.last().request.mirrored:
+            answer(rollout.last())
     assert sum(asked.request.mirrored for asked in rollout.router.asked) == 5
 
 
@@ -183,7 +186,44 @@ def test_mirrored_requests_have_the_lowest_priority(rollout: Rollout) -> None:
     assert rollout.last().request.priority == 5
 
 
+def test_a_candidate_that_is_slow_with_them_gets_few(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "monotonic", lambda: rollout.clock.now)
+    many(rollout)
+    for expected in (mirror.MAX_UNDER_WAY, 4, 4):
+        for _ in range(mirror.MAX_UNDER_WAY + 3):
+            rollout.send()
+            answer(rollout.last())
+        under_way = [asked for asked in rollout.router.asked if asked.request.mirrored]
+        assert len(under_way) == expected
+        rollout.router.asked.clear()
+        rollout.clock.wait(2.0)
+        for asked in under_way:
+            answer(asked)
+
+
+def test_what_its_own_queue_refuses_is_skipped(rollout: Rollout) -> None:
+    full = Failure(ErrorCode.UNAVAILABLE, "Exceeds maximum queue size", FailureReason.REJECTED)
+    many(rollout)
+    rollout.send()
+    answer(rollout.last())
+    rollout.last().answer(full)
+    assert outcomes(rollout) == MirrorOutcomes(skipped=1)
+
+
+def many(rollout: Rollout) -> None:
+    """Let as many be under way as may be at most: answer some, each at once."""
+    for _ in range(mirror.MAX_UNDER_WAY):
+        rollout.send()
+        answer(rollout.last())
+        answer(rollout.last())
+    rollout.traffic.take()
+    rollout.router.asked.clear()
+
+
 def test_the_requests_under_way_are_limited(rollout: Rollout) -> None:
+    many(rollout)
     for _ in range(mirror.MAX_UNDER_WAY + 3):
         rollout.send()
         answer(rollout.last())
