@@ -228,8 +228,15 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def all_ready(self) -> bool:
-        """Whether no version is missing (Triton's strict readiness)."""
-        return not any(entry.missing for entry in self.entries)
+        """Whether no version is missing (Triton's strict readiness), but for a candidate that loads."""
+        return not any(entry.missing for entry in self.entries if not self._is_beside(entry))
+
+    def _is_beside(self, entry: VersionEntry) -> bool:
+        """Return whether a version is the candidate of a rollout, whose stable version answers meanwhile."""
+        split = self.split_by_name.get(entry.name)
+        if split is None or split.candidate != entry.version or entry.state is not ModelState.LOADING:
+            return False
+        return split.stable in self.ready_versions(entry.name)
 
     @cached_property
     def ready(self) -> tuple[VersionEntry, ...]:

@@ -53,9 +53,7 @@ class Lifecycle:
         rollouts: Rollouts,
         running: Applications,
     ) -> None:
-        self._settings = settings
-        self._catalog = catalog
-        self._publisher = publisher
+        self._settings, self._catalog, self._publisher = settings, catalog, publisher
         self._ingress, self._tasks = ingress, tasks
         self.rollouts = rollouts
         self.entries: dict[str, dict[int, VersionEntry]] = {}
@@ -388,9 +386,11 @@ class Lifecycle:
         entries = self.effective
         self.ensembles.log_refused(entries if self.initialised else ())
         if (names := self.start_names) is not None and not self.all_loaded:
-            self.all_loaded = all(entry.loaded for entry in entries if entry.name in names)
-        start = self.initialised, self.failed, self.all_loaded
-        return await self._publisher.publish(entries, *start, self.rollouts.splits)
+            tried = {(split.name, split.candidate) for split in self.rollouts.splits}
+            wanted = (entry for entry in entries if entry.name in names)
+            self.all_loaded = all(entry.loaded or (entry.name, entry.version) in tried for entry in wanted)
+        flags = self.initialised, self.failed, self.all_loaded, self.rollouts.splits
+        return await self._publisher.publish(entries, *flags)
 
     async def publish_and_wait(self) -> None:
         """Publish the entries; return when every ingress routes by them."""

@@ -3,6 +3,7 @@
 Nothing of the cluster is left: neither what Serve ran nor its store. Only the files of the state are.
 """
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -132,6 +133,12 @@ async def test_a_candidate_that_was_loading_does_not_keep_the_stable_version_wai
 ) -> None:
     again = await restarted(rollouts, await loading(rollouts))
     assert ready(again) == [1] and (await status(again)).state is RolloutState.LOADING
+    gate = rollouts.bench.serve.gates["m"] = asyncio.Event()
+    again._rollouts.tick()
+    await until(lambda: "m:2" in rollouts.bench.serve.deployed)
+    await again.lifecycle.publish()
+    assert again.table.all_ready and again.table.all_loaded, "nor the server"
+    gate.set()
     assert state(await rollouts.after(again)) == (STEP, 10) and ready(again) == [1, 2]
 
 
