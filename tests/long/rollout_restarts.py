@@ -249,6 +249,9 @@ def restart(server: Server, private: Path, number: int) -> tuple[Server, bool]:
         wait_until(lambda: server.ready() or server.exited(), _WAIT_S, "the server is ready")
         took = time.monotonic() - began
         found = wrong(server)
+    except BaseException:
+        server.stop()
+        raise
     finally:
         rejected = watch.end()
     say(f"| {number + 1} | {end.__name__} | {mode} | {took:.1f} | {len(found)} | {rejected} |")
