@@ -104,7 +104,7 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
         table = engine.table
         print(messages.ready(settings, table, time.monotonic() - started, "", os.getpid()))
         print(f"One process of {_memory_mb():.0f} MB. Saved files are loaded at once.", flush=True)
-        engine.plane.schedule_gc()
+        engine.own_process()
         Watch(engine, _print_change).run(stop)
         fronts.close(_GRACE_S)
     finally:
