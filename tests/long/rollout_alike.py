@@ -29,7 +29,7 @@ from tests.server import Server
 # An alarm about durations needs 31 intervals; one has 20 answers of the stable version, and lasts a second.
 POLICY: Final[dict[str, Any]] = {
     "steps": [20],
-    "step": {"min_seconds": 60, "min_requests": 50, "max_seconds": 600},
+    "step": {"min_seconds": 120, "min_requests": 50, "max_seconds": 600},
     "keep_stable_seconds": 10,
 }
 _TIMES: Final = 5.0
