@@ -10,6 +10,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
+from deployments.manager import recovery
 from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.manager.manager_bench import Bench, load
 from tests.unit.ensembles import ensemble, model, step
@@ -69,7 +70,10 @@ async def test_a_new_server_on_the_same_cluster_has_none(bench: Bench, directory
     assert called(await bench.start_explicit("e")) == "a"
 
 
-async def test_a_model_whose_replicas_do_not_answer_is_loaded_as_before(bench: Bench) -> None:
+async def test_a_model_whose_replicas_do_not_answer_is_loaded_as_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_DESCRIBE_S", 0.01)
     bench.add("m")
     made = await bench.start_explicit("m")
     await load(made, "m", '{"backend": "identity", "max_batch_size": 2}')
