@@ -94,7 +94,7 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "none"
     poll_interval_s: A[
-        int, Flag("repository_poll_secs", "Seconds between polls of the repository.", low=1)
+        int, Flag("repository_poll_secs", "Seconds between polls of the repository; 0 for no polls.", low=0)
     ] = 15
     startup_models: A[
         tuple[str, ...], Flag("load_model", "Model to load at startup; may be repeated; '*' for all.")

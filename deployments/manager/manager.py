@@ -328,7 +328,7 @@ class RepositoryManager:
             await self._started.keep(self.lifecycle.start_names)
         for text in start_tables(self._settings, self.table):
             logger.info("\n%s", text, extra=VERBATIM)
-        if self._settings.repository.control_mode == "poll":
+        if self._settings.repository.control_mode == "poll" and self._settings.repository.poll_interval_s:
             self._background.start(self._poll(poller))
 
     def _channels(self) -> Router:

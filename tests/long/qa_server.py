@@ -58,7 +58,7 @@ def serve(engine: Engine, settings: ServerSettings, stop: threading.Event) -> in
         return 1
     fronts = Fronts(engine)
     fronts.open()
-    polls = settings.repository.control_mode == "poll"
+    polls = settings.repository.control_mode == "poll" and settings.repository.poll_interval_s > 0
     while not stop.wait(settings.repository.poll_interval_s if polls else 1.0):
         if polls:
             engine.plane.call(engine.repository.poll())

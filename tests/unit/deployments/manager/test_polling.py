@@ -235,3 +235,11 @@ async def test_polling_ends_without_a_word_when_the_server_stops(
     polled.request()
     await until(lambda: not made._background)
     assert "failed to poll" not in caplog.text
+
+
+async def test_an_interval_of_zero_is_no_polling(bench: Bench, polled: Polled) -> None:
+    bench.add("m")
+    made = await bench.start(model_control_mode="poll", repository_poll_secs=0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (made.table.all_ready, polled.pauses) == (True, [])
