@@ -5,6 +5,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,9 +66,9 @@ def join_or_start(
     os.environ.setdefault("RAY_worker_niceness", "0")
     address = os.environ.get("RAY_ADDRESS", "")
     starts = not address and not _started_file().exists()
-    if address:
-        wait_reachable(address)
-    elif starts:
+    if not starts:
+        wait_joinable(address)
+    else:
         for name, value in (_SERVE | (_LOOPBACK if loopback else {})).items():
             os.environ.setdefault(name, value)
     init = ray_init if import_from_cwd else _init_elsewhere
@@ -157,24 +158,43 @@ def run_serve_cli(arguments: Sequence[str], verbose: bool = True) -> None:
     scripts.cli(list(arguments), standalone_mode=False)
 
 
-def wait_reachable(address: str, timeout_s: float = _ANSWER_S) -> None:
-    """Wait until `host:port` accepts connections; Ray itself would try for a quarter of an hour.
+def wait_joinable(given: str, timeout_s: float = _ANSWER_S) -> None:
+    """Wait until the cluster accepts connections; Ray itself would try for a quarter of an hour.
+
+    Args:
+        given: RAY_ADDRESS; "" for the cluster that `ray start` began here, whose file outlives one that was
+            killed.
+        timeout_s: how long.
 
     Raises:
         ClusterError: no connection was accepted in time.
     """
+    address, place, remedy = given, "RAY_ADDRESS", ""
+    if not given:
+        file = _started_file()
+        with suppress(OSError):  # ended meanwhile: Ray says so
+            address = file.read_text().strip()
+        place = "the address of 'ray start'"
+        remedy = f"; where it has ended, 'ray stop' or removing '{file}' lets Nereid start its own"
     match = _ADDRESS.fullmatch(address)
     if match is None:  # "auto", or an address that Ray will refuse
         return
+    error = _connect((match["host"], int(match["port"])), timeout_s)
+    if error is not None:
+        text = f"error: creating server: Unavailable - no answer at {place} '{address}': {error}{remedy}"
+        raise ClusterError(text) from error
+
+
+def _connect(address: tuple[str, int], timeout_s: float) -> Exception | None:
+    """Return why no connection was accepted; None for one that was."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            socket.create_connection((match["host"], int(match["port"])), _TRY_S).close()
-            return
+            socket.create_connection(address, _TRY_S).close()
+            return None
         except (OSError, OverflowError) as error:
             if time.monotonic() >= deadline:
-                text = f"error: creating server: Unavailable - no answer at RAY_ADDRESS '{address}'"
-                raise ClusterError(f"{text}: {error}") from error
+                return error
         time.sleep(min(1.0, timeout_s))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ray_adapter.cluster import ClusterError, wait_reachable
+from app.ray_adapter.cluster import ClusterError, wait_joinable
 from tests.server import ROOT, free_port
 
 
@@ -20,16 +20,25 @@ def closed_port() -> int:
 def test_unreachable_cluster_is_reported() -> None:
     address = f"127.0.0.1:{closed_port()}"
     with pytest.raises(ClusterError) as raised:
-        wait_reachable(address, 0.0)
+        wait_joinable(address, 0.0)
     text = f"error: creating server: Unavailable - no answer at RAY_ADDRESS '{address}': "
     assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
+
+
+def test_a_killed_cluster_of_ray_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    file = tmp_path / "ray" / "ray_current_cluster"
+    file.parent.mkdir()
+    file.write_text(f"127.0.0.1:{closed_port()}")
+    with pytest.raises(ClusterError, match=f"no answer at the address of 'ray start' .*removing '{file}'"):
+        wait_joinable("", 0.0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_reachable_cluster_is_accepted(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        wait_reachable(f"{host}:{listener.getsockname()[1]}", 0.0)
-    wait_reachable("auto", 0.0)
+        wait_joinable(f"{host}:{listener.getsockname()[1]}", 0.0)
+    wait_joinable("auto", 0.0)
 
 
 @pytest.mark.parametrize(
