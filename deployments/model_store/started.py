@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from app.core.encoding import to_msgpack
 from deployments.stored import KeptValues, StoredValues
 
 PREFIX: Final = "started/"
@@ -26,7 +27,7 @@ class StartedModels:
 
     def __init__(self, values: StoredValues | None, key: bytes, named: Collection[str]) -> None:
         self._values = KeptValues(values, "the start", "the models of the start")
-        self._server = hashlib.sha256(msgspec.msgpack.encode((key, sorted(named)))).hexdigest()[:16]
+        self._server = hashlib.sha256(to_msgpack((key, sorted(named)))).hexdigest()[:16]
         self._names: frozenset[str] | None = None
 
     async def recover(self) -> frozenset[str] | None:
@@ -41,7 +42,7 @@ class StartedModels:
     async def keep(self, names: Collection[str]) -> None:
         """Keep them; call it when all have been loaded, or failed."""
         self._names = frozenset(names)
-        await self._values.store(self._server, msgspec.msgpack.encode(sorted(self._names)))
+        await self._values.store(self._server, to_msgpack(sorted(self._names)))
 
     async def forget(self, names: Collection[str]) -> None:
         """Forget models that were unloaded since."""
