@@ -118,7 +118,8 @@ class Router:
         for name in [name for name in self._pools if name not in wanted]:
             self._close(name)
             gone = before.routed.get(name)
-            if gone is not None and gone.keeps_sequences:
+            # Whoever unloads a model ends its sequences, as in Triton.
+            if gone is not None and gone.keeps_sequences and any(e.name == gone.name for e in table.ready):
                 self._ended[gone.name] = gone.version, monotonic()
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:

@@ -31,6 +31,7 @@ parameters { key: "ray_replicas" value { string_value: "2" } }
 """
 MODEL = """
 import os
+import time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -38,6 +39,8 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         self.totals = {}
+        while os.path.exists(os.path.join(args["model_repository"], "held")):
+            time.sleep(0.02)
 
     def execute(self, requests):
         return [self.answer(request) for request in requests]
@@ -160,16 +163,21 @@ def test_only_the_sequences_of_a_killed_replica_are_lost(server: Server, clients
         assert found.total == 8
 
 
-def test_sequence_that_is_started_anew_leaves_no_earlier_state(server: Server, clients: list[Client]) -> None:
+def test_sequence_that_is_started_anew_leaves_no_earlier_state(
+    server: Server, repository: Path, clients: list[Client]
+) -> None:
     """Those that started while a replica was away are at the other, and their ids belong to the new one."""
     names = [f"anew {number}" for number in range(30)]
     victim, survivor = server.processes("sums:1")
+    held = repository / "sums" / "held"
+    held.touch()  # else the process is back before anything has begun at the other one
     os.kill(victim, signal.SIGKILL)
 
     def moved() -> bool:
         return {client.add(name, 1, start=True).pid for name in names for client in clients} == {survivor}
 
     wait_until(moved, 10.0, "both ingresses have noticed")
+    held.unlink()
     wait_until(lambda: len(set(server.processes("sums:1")) - {victim}) == 2, 30.0, "Serve brings it back")
 
     def spread() -> bool:

@@ -98,3 +98,25 @@ async def test_sequences_go_on_at_a_version_that_is_taken_out_of_service(
     failure = sink.responses[-1].failure
     assert failure is not None and failure.code is ErrorCode.UNAVAILABLE
     assert "sequence 7 of model 'm' has ended: version 2 was taken out of service" in failure.message
+
+
+async def test_sequences_of_a_model_that_was_unloaded_are_no_reason_later(
+    router: Router,  # noqa: F811
+    start: Start,
+) -> None:
+    config = mc.ModelConfig(sequence_batching=mc.ModelSequenceBatching()).SerializeToString()
+    old, new = await start("old", "new")
+    first, second = (msgspec.structs.replace(entry(name), config=config) for name in ("m:1", "m:2"))
+    for number, served, replica in ((1, first, old), (3, second, new)):
+        applying = asyncio.create_task(router.apply(table(number, served)))
+        await asyncio.sleep(0)
+        publish(served.application, replica)
+        await asyncio.wait_for(applying, 5)
+        await router.apply(RoutingTable(number + 1, True, () if served is first else (second,)))
+    sink = Sink()
+    send(router, InferRequest("m", "", (), sequence_id=7), sink)
+    await until(lambda: bool(new.held))
+    new.held.pop()[1](failed(missing_start("m", 7)))
+    await until(lambda: bool(sink.responses))
+    failure = sink.responses[-1].failure
+    assert failure is not None and failure.code is ErrorCode.INVALID_ARG
