@@ -27,7 +27,7 @@ class Receiver(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         document = MessageToDict(ExportTraceServiceRequest.FromString(body), use_integers_for_enums=True)
         for span in _spans(document):
-            span.update({key: base64.b64decode(span[key]).hex() for key in _IDS if key in span})
+            span.update({key: base64.b64decode(span.get(key, "")).hex() for key in _IDS})
         with _FILE.open("a") as file:
             file.write(json.dumps(document, separators=(",", ":")) + "\n")
         self.send_response(200)
