@@ -3,13 +3,13 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from deployments.rollout.state_files import StateFiles
-from deployments.stored import Store, StoredValues
+from deployments.stored import KeptValues, Store, StoredValues
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Kept(Generic[_Document]):
         files: outlive it; None for none.
         kind: names the documents, in both.
         made_of: their type.
-        repositories: returns those whose models the files are read of.
+        repositories: those whose models the files are read of.
         shared: returns whether a document counts that another server, which runs, keeps in these files.
     """
 
@@ -50,10 +50,11 @@ class Kept(Generic[_Document]):
         files: StateFiles | None,
         kind: str,
         made_of: type[_Document],
-        repositories: Callable[[], Iterable[str]],
+        repositories: Collection[str],
         shared: Callable[[_Document], bool] = lambda _: True,
     ) -> None:
-        self._values = StoredValues(store, f"{kind}/")
+        values = StoredValues(store, f"{kind}/")
+        self._values = KeptValues(values, f"the {kind}", f"the stored documents of kind {kind}")
         self._files = files
         self._kind = kind
         self._type = made_of
@@ -65,10 +66,7 @@ class Kept(Generic[_Document]):
     async def write(self, name: str, small: bytes, whole: bytes) -> None:
         """Keep a document: a small form in the cluster's memory, the whole one in a file."""
         async with self._locks[name]:
-            try:
-                await self._values.write(name, small)
-            except Exception as error:
-                self._warn(name, error)
+            await self._values.store(name, small)
             if self._files is not None:
                 await self._write_file(self._files, name, whole)
 
@@ -78,31 +76,21 @@ class Kept(Generic[_Document]):
                 await asyncio.to_thread(files.write, self._kind, name, whole)
         except Exception as error:
             if not self._failing:  # it would be said of each model
-                self._warn(name, error)
+                text = "the %s of '%s' is not stored beyond a restart: %r"
+                logger.warning(text, self._kind, name, error)
             self._failing = True
         else:
             self._failing = False
 
-    def _warn(self, name: str, error: Exception) -> None:
-        logger.warning("the %s of '%s' is not stored beyond a restart: %r", self._kind, name, error)
-
     async def read(self) -> dict[str, _Document]:
         """Return the documents, by model."""
         found: dict[str, _Document] = {}
-        stored = await self._read_store()
+        stored = [*filter(None, map(self._decoded, (await self._values.read()).values()))]
         for document in [*stored, *await self._read_files(patient=not stored)]:
             known = found.get(document.name)
             if known is None or document.changed_at > known.changed_at:
                 found[document.name] = document
         return found
-
-    async def _read_store(self) -> list[_Document]:
-        try:
-            stored = await self._values.read()
-        except Exception as error:
-            logger.warning("cannot read the stored documents of kind %s: %r", self._kind, error)
-            return []
-        return [*filter(None, map(self._decoded, stored.values()))]
 
     async def _read_files(self, patient: bool) -> list[_Document]:
         files = self._files
@@ -119,7 +107,7 @@ class Kept(Generic[_Document]):
         return [each for each, owned in documents if owned or self._shared(each)]
 
     def _read(self, files: StateFiles, patient: bool) -> list[tuple[_Document, bool]]:
-        found = files.read(self._kind, self._repositories(), patient)
+        found = files.read(self._kind, self._repositories, patient)
         documents = ((self._decoded(text), owned) for text, owned in found)
         return [(each, owned) for each, owned in documents if each is not None]
 

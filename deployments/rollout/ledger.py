@@ -48,7 +48,7 @@ class Ledger:
     def __init__(
         self, store: Store, files: StateFiles | None = None, repositories: tuple[str, ...] = ()
     ) -> None:
-        self._kept = Kept(store, files, "served", Served, lambda: repositories)
+        self._kept = Kept(store, files, "served", Served, repositories)
         self._served: dict[str, Served] = {}
 
     async def recover(self) -> None:

@@ -63,7 +63,7 @@ class Records:
     def __init__(
         self, store: Store, files: StateFiles | None = None, repositories: tuple[str, ...] = ()
     ) -> None:
-        self._kept = Kept(store, files, "rollout", Record, lambda: repositories, _is_over)
+        self._kept = Kept(store, files, "rollout", Record, repositories, _is_over)
 
     async def write(self, record: Record) -> None:
         """Store a record."""
