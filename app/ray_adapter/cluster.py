@@ -172,7 +172,7 @@ def wait_joinable(given: str, timeout_s: float = _ANSWER_S) -> None:
     address, place, remedy = given, "RAY_ADDRESS", ""
     if not given:
         file = _started_file()
-        with suppress(OSError):  # ended meanwhile: Ray says so
+        with suppress(OSError, ValueError):  # ended meanwhile, or no address: Ray says so
             address = file.read_text().strip()
         place = "the address of 'ray start'"
         remedy = f"; where it has ended, 'ray stop' or removing '{file}' lets Nereid start its own"

@@ -34,6 +34,17 @@ def test_a_killed_cluster_of_ray_start_is_told(tmp_path: Path, monkeypatch: pyte
         wait_joinable("", 0.0)
 
 
+def test_a_file_of_ray_start_without_an_address_is_left_to_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    file = tmp_path / "ray" / "ray_current_cluster"
+    file.parent.mkdir()
+    for content in (b"", b"auto", b"\xff\xfe"):
+        file.write_bytes(content)
+        wait_joinable("", 0.0)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_reachable_cluster_is_accepted(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
