@@ -53,6 +53,14 @@ def ended(process: Started) -> int:
     return os.waitstatus_to_exitcode(int.from_bytes(status, "little"))
 
 
+def server_after_a_start(sockets: Path) -> int:
+    """Have a process started, and wait until it has ended; return the only server."""
+    with started(sockets) as process:
+        ended(process)
+    (server,) = servers(sockets)
+    return server
+
+
 def output(process: Started) -> str:
     with os.fdopen(os.dup(process.output), "rb") as pipe:
         return pipe.read().decode()
@@ -71,9 +79,7 @@ def test_it_tells_how_a_process_has_ended_and_what_it_wrote(sockets: Path) -> No
 
 
 def test_many_processes_leave_no_descriptors(sockets: Path) -> None:
-    with started(sockets) as process:
-        ended(process)
-    (server,) = servers(sockets)
+    server = server_after_a_start(sockets)
     held = descriptors(server), len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with started(sockets) as process:
@@ -94,9 +100,7 @@ def test_many_processes_leave_no_descriptors(sockets: Path) -> None:
     ],
 )
 def test_a_malformed_request_does_no_harm(sockets: Path, data: bytes, number: int) -> None:
-    with started(sockets) as process:
-        ended(process)
-    (server,) = servers(sockets)
+    server = server_after_a_start(sockets)
     held = descriptors(server)
     with socket.socket(socket.AF_UNIX) as sock, open(os.devnull) as nothing:
         sock.connect(str(sockets / "models.sock"))
@@ -111,9 +115,7 @@ def test_a_malformed_request_does_no_harm(sockets: Path, data: bytes, number: in
 
 
 def test_a_starter_that_goes_away_leaves_nothing(sockets: Path) -> None:
-    with started(sockets) as process:
-        ended(process)
-    (server,) = servers(sockets)
+    server = server_after_a_start(sockets)
     held = descriptors(server)
     with socket.socket(socket.AF_UNIX) as sock, open(os.devnull) as nothing:
         sock.connect(str(sockets / "models.sock"))
@@ -159,9 +161,7 @@ def test_it_survives_who_has_started_it(sockets: Path) -> None:
 
 
 def test_a_server_that_was_killed_is_replaced(sockets: Path) -> None:
-    with started(sockets) as process:
-        ended(process)
-    (server,) = servers(sockets)
+    server = server_after_a_start(sockets)
     os.kill(server, signal.SIGKILL)
     with started(sockets) as process:
         assert ended(process) == 1
@@ -171,9 +171,7 @@ def test_a_server_that_was_killed_is_replaced(sockets: Path) -> None:
 @pytest.mark.parametrize("free", [0, 1, 3, 4])
 def test_a_server_without_descriptors_says_so_and_goes_on(sockets: Path, free: int) -> None:
     """It needs one for the connection, and three for the request."""
-    with started(sockets) as process:
-        ended(process)
-    (server,) = servers(sockets)
+    server = server_after_a_start(sockets)
     until(lambda: not psutil.Process(server).children())
     limits = resource.prlimit(server, resource.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir(f"/proc/{server}/fd")}
