@@ -1,5 +1,5 @@
 import json
-import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from app.core.config.model_config import TensorSpec
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.protocol.http.generate import decode_generate, encode_generate, error_event, event, fitted_shape
+from tests.costs import bounded
 from tests.hints import hint, tritons
 
 INT, ARG = ErrorCode.INTERNAL, ErrorCode.INVALID_ARG
@@ -280,12 +281,8 @@ def test_any_bytes_are_decoded_or_refused(body: Any) -> None:
     ids=["digits", "array", "escapes", "members", "brackets", "objects", "ragged"],
 )
 def test_a_megabyte_of_anything_takes_no_long_time(body: Any) -> None:
-    began = time.process_time()
-    try:
+    with bounded(2.0), suppress(InferError):
         decode(body, limit=8 << 20)
-    except InferError:
-        pass
-    assert time.process_time() - began < 2
 
 
 PAIRS = spec("PAIRS", "INT32", -1, 2)
