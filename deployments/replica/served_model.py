@@ -219,7 +219,7 @@ class ServedModel:
                 response.parameters,
                 response.final,
                 response.failure,
-                _timestamps(pending) if infer.trace and response.final else None,
+                _timestamps(pending, response) if infer.trace and response.final else None,
                 () if pending.activity is None else _traced_calls(pending, response),
             )
         )
@@ -242,9 +242,12 @@ def _traced_calls(pending: QueuedRequest, response: InferResponse) -> tuple[Trac
     return tuple(pending.activity.traced.ended) if pending.infer.trace and response.final else ()
 
 
-def _timestamps(pending: QueuedRequest) -> Timestamps:
+def _timestamps(pending: QueuedRequest, response: InferResponse) -> Timestamps:
     """Return the times of a finished request; steps that it did not reach are 0 or repeat an earlier time."""
-    arrival, dispatch = pending.arrival_ns, pending.dispatch_ns
-    start, infer, output, end = pending.computed or (dispatch, 0, 0, 0)
+    now, arrival, dispatch = time.monotonic_ns(), pending.arrival_ns, pending.dispatch_ns
+    unknown = (dispatch, 0, 0, 0)
+    if response.failure is None and dispatch > arrival:  # what the cache answers is dispatched at its arrival
+        unknown = (dispatch, dispatch, now, now)  # a backend may answer before its execution has ended
+    start, infer, output, end = pending.computed or unknown
     activities = () if pending.activity is None else tuple(pending.activity.activities)
-    return Timestamps(arrival, arrival, start, infer, output, end, time.monotonic_ns(), activities)
+    return Timestamps(arrival, arrival, start, infer, output, end, now, activities)

@@ -15,6 +15,9 @@ from app.core.errors import ErrorCode, Failure, InferError
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 
+EARLY = threading.Event()
+"""Lets `_answer_early` end."""
+
 pytestmark = pytest.mark.usefixtures("data_plane")
 
 
@@ -67,6 +70,23 @@ def test_traced_request_has_timestamps(bench: Bench) -> None:
     assert activities == ()
     assert in_order == sorted(in_order)
     assert before <= times.request_start <= times.request_end <= time.monotonic_ns()
+
+
+def test_request_that_is_answered_while_its_execution_goes_on_has_all_timestamps(bench: Bench) -> None:
+    bench.load()
+    bench.backend.TritonBackend.instance_execute = _answer_early
+    times = bench.infer(request("early", trace="-")).timestamps
+    EARLY.set()
+    assert times is not None
+    *in_order, _ = (getattr(times, name) for name in times.__struct_fields__)
+    assert in_order == sorted(in_order)
+
+
+def _answer_early(self: Any, instance: Any, requests: Any) -> None:
+    """Respond from another thread, and execute until the test has got it."""
+    answer = InferResponse(outputs=requests[0].infer.inputs)
+    threading.Thread(target=requests[0].reply, args=(answer,)).start()
+    assert EARLY.wait(10)
 
 
 def test_failures_are_counted_by_reason(bench: Bench) -> None:
