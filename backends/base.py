@@ -357,7 +357,7 @@ class Backend(ABC):
         """Whether the instance may execute on the replica's event loop while its executions are short.
 
         It must have no thread-local state, never block and call nothing of the server, except as
-        `may_call_models` says. Called once, after `instance_initialize`; see docs/event_loop_execution.md.
+        `may_call_models` says. Called once, after `instance_initialize`; see docs/develop/event_loop.md.
         """
         return False
 

@@ -3,7 +3,7 @@
 python -m benchmarks.event_loop --rounds 10 --only 'simple x8|bls x1'
 
 Both servers are up at once, the second with `--backend-config=python,event-loop=false`; see
-docs/event_loop_execution.md. Needs wrk and h2load.
+docs/develop/event_loop.md. Needs wrk and h2load.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     RAY_ADDRESS=... RAY_AUTH_MODE=token python examples/composition.py
 
-With RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 too, where `nereid` itself has started the cluster (docs/ports.md).
+Where `nereid` has started the cluster: RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 too (docs/operate/ports.md).
 
 `Calculator` adds numbers with the example model `simple` and squares them with the decoupled `square_int32`.
 """

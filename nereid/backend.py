@@ -1,4 +1,4 @@
-"""The classes and functions that a custom backend is written with (docs/backends.md)."""
+"""The classes and functions that a custom backend is written with (docs/develop/backends.md)."""
 
 from nereid.internals import load_internals
 

@@ -1,4 +1,4 @@
-"""Nereid inside a program, by the names of Triton's in-process Python API: see docs/in_process.md.
+"""Nereid inside a program, by the names of Triton's in-process Python API: see docs/use/in_process.md.
 
 import nereid.inprocess as tritonserver
 

@@ -1,4 +1,4 @@
-"""Unit tests of models, without a server: see docs/testing.md.
+"""Unit tests of models, without a server: see docs/use/testing.md.
 
 from nereid.testing import load_model
 

@@ -77,10 +77,10 @@ def labels(expr: str) -> Iterator[tuple[set[str], set[str]]]:
 
 
 def documented() -> dict[str, tuple[set[str], bool]]:
-    """Return the metrics of `docs/metrics.md`: their labels, and whether they depend on anything."""
+    """Return the metrics of `docs/operate/metrics.md`: their labels, and whether they depend on anything."""
     found = {}
     conditional = False
-    for line in (ROOT / "docs/metrics.md").read_text().splitlines():
+    for line in (ROOT / "docs/operate/metrics.md").read_text().splitlines():
         if line.startswith(("## ", "With `--")):
             conditional = not line.startswith(("## Models", "## Ingress"))
         if row := _ROW.match(line):

@@ -29,7 +29,7 @@ _EXAMPLE: Final = """examples:
 Files are linked where the file system can, otherwise copied; nothing of the source is executed, unpickled
 or changed. All of it is checked before anything is written; a model that cannot be carried over does not stop
 the others. What is not carried over is printed. The exit status is 0 when every model was written, and found
-equal by --verify, 1 when one was not, 2 when there is nothing to migrate. docs/migrate.md has more."""
+equal by --verify, 1 when one was not, 2 when there is nothing to migrate. docs/models/migrate.md has more."""
 _SOURCES: Final = {
     "tfserving": "a models.config, or a directory of models with <version>/saved_model.pb",
     "torchserve": "a .mar, a directory of them, or a config.properties",

@@ -1,7 +1,7 @@
 """The backend of models whose `libtriton_<name>.so` was written for Triton's backend API.
 
 The library is loaded into the replica, whose process a crash of it ends: that of one model version alone. The
-order of calls is Triton's. What differs is said in docs/cpp_backends.md.
+order of calls is Triton's. What differs is said in docs/models/cpp_backends.md.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Executes batches of one instance on the event loop of its replica instead of on the instance's thread.
 
-The only module of this folder that `deployments.execution` imports. See docs/event_loop_execution.md.
+The only module of this folder that `deployments.execution` imports. See docs/develop/event_loop.md.
 """
 
 import asyncio

@@ -64,7 +64,7 @@ class InstanceThread:
     """A thread that loads one instance, executes its batches and finally unloads it.
 
     An eligible instance executes on the event loop instead while its executions are short, and what another
-    process executes is sent by the loop; see docs/event_loop_execution.md.
+    process executes is sent by the loop; see docs/develop/event_loop.md.
     """
 
     may_wait = False

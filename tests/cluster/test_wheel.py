@@ -154,7 +154,7 @@ def test_installed_commands_run(commands: Path, project: Path) -> None:
 
 
 def test_installed_files_are_written(commands: Path, tmp_path: Path) -> None:
-    wanted = {"prometheus": "nereid.rules.yml", "docs": "scale.md", "systemd": "nereid.service"}
+    wanted = {"prometheus": "nereid.rules.yml", "docs": "operate/nodes.md", "systemd": "nereid.service"}
     for what, name in wanted.items():
         run = [str(commands / "nereid"), "files", what, str(tmp_path / what)]
         environment = {**os.environ, "PYTHONPATH": ""}

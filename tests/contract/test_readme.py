@@ -1,4 +1,4 @@
-"""The examples of README.md and docs/examples.md, as they stand, against a server with the example models."""
+"""The examples of README.md and docs/use/examples.md, as they stand, against the example models."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from tests.contract.conftest import Addresses
 from tests.server import ROOT
 
-PAGES = ("README.md", "docs/examples.md")
+PAGES = ("README.md", "docs/use/examples.md")
 
 
 def examples(page: str) -> Iterator[tuple[str, str, str]]:

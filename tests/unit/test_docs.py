@@ -14,7 +14,15 @@ from tests.server import ROOT
 from tests.unit.backend_harness import Served, config, infer
 from tests.unit.test_imports import modules
 
-PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")))
+TOP = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "client/README.md",
+    "cluster/README.md",
+    "benchmarks/README.md",
+)
+PAGES = (*TOP, *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")))
 TREES = "app|backends|client|deployments|nereid|tests|benchmarks|examples|docs|model_repository"
 PATH = re.compile(rf"(?<![\w/.:-])(?:{TREES})/[\w./*-]*\w\*?/?")
 EXAMPLES = {"y.py", "utils.py", "setup.py"}
@@ -56,14 +64,15 @@ def test_modules_exist(page: str) -> None:
 
 
 def test_table_of_folders_is_complete() -> None:
-    text = (ROOT / "docs" / "structure.md").read_text().partition("## Folders")[2].partition("\n## ")[0]
+    page = (ROOT / "docs/develop/structure.md").read_text()
+    text = page.partition("## Folders")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)
     assert rows == sorted({str(path.parent.relative_to(ROOT)) for path in modules().values()}, key=by_tree)
 
 
 def test_index_of_pages_is_complete() -> None:
     text = (ROOT / "docs" / "README.md").read_text()
-    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/*/**/*.md")}
     assert {page for page in pages if f"({page})" not in text} == set()
 
 
@@ -81,11 +90,11 @@ def code_block(page: str, language: str) -> str:
 
 def test_example_backend_executes_a_batch(tmp_path: Path) -> None:
     (tmp_path / "scale").mkdir()
-    (tmp_path / "scale" / "backend.py").write_text(code_block("docs/backends.md", "python"))
+    (tmp_path / "scale" / "backend.py").write_text(code_block("docs/develop/backends.md", "python"))
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "factor.txt").write_text("2.5")
     backend = find_backend("scale", tmp_path)
-    model = Model(config('name: "m" ' + code_block("docs/backends.md", "protobuf")), 1, tmp_path)
+    model = Model(config('name: "m" ' + code_block("docs/develop/backends.md", "protobuf")), 1, tmp_path)
     backend.auto_complete(model)
     served = Served(backend, model)
     calls = served(*(infer({"INPUT": np.array([[value]], np.float32)}) for value in (1, 2)))
@@ -94,7 +103,7 @@ def test_example_backend_executes_a_batch(tmp_path: Path) -> None:
 
 
 def test_table_of_functions_is_that_of_the_class() -> None:
-    text = (ROOT / "docs" / "backends.md").read_text()
+    text = (ROOT / "docs/develop/backends.md").read_text()
     rows = re.findall(r"^\| `(\w+)\(([\w, ]*)\)` \| TRITONBACKEND", text, re.MULTILINE)
     assert len(rows) == 7
     for name, parameters in rows:

@@ -1,6 +1,6 @@
 """Doubles its input: the place to begin. The files of the model are beside this one.
 
-Written by `nereid new`. docs/testing.md tells how to test it, docs/dev.md how to try it while you write.
+Written by `nereid new`. docs/use/testing.md tells how to test it, docs/use/dev.md how to try it.
 """
 
 import json

@@ -16,7 +16,7 @@ from backends.transformers_files import CONFIG, Architecture, read_architecture
 
 _PYTHON: Final = Path(__file__).with_name("python_template.py")
 _TRANSFORMERS: Final = Path(__file__).with_name("transformers_template.py")
-_OWN: Final = "write a config.pbtxt yourself (docs/pytorch.md)"
+_OWN: Final = "write a config.pbtxt yourself (docs/models/pytorch.md)"
 _EXECUTED: Final = (
     "{name} is a pickle, which was not read: loading the model executes it, in its own process, which needs "
     "scikit-learn, of the version that trained it"

@@ -1,4 +1,4 @@
-"""Messages of the gRPC service `nereid.RolloutService`, which docs/rollout.proto describes for clients.
+"""Messages of the gRPC service `nereid.RolloutService`, which docs/operate/rollout.proto describes.
 
 The answer is a `google.protobuf.Struct` with the fields of the REST API's JSON.
 """

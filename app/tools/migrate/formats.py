@@ -26,7 +26,7 @@ from app.tools.migrate.plan import (
 
 RUNTIMES: Final = {kind: runtime for runtime, kind in mlserver.KINDS.items()}
 FORMATS: Final = (*RUNTIMES, "tensorflow", "pytorch", "onnx", "triton")
-_UNDECLARED: Final = "declare its inputs and outputs in config.pbtxt (docs/pytorch.md)"
+_UNDECLARED: Final = "declare its inputs and outputs in config.pbtxt (docs/models/pytorch.md)"
 
 
 def place_of(uri: str, document: Path, storage: Path | None, *names: str) -> Path:

@@ -138,7 +138,7 @@ def model(directory: Path, settings: Settings, unused: Collection[str] = ()) -> 
     notes += [*_outputs(made.config, kind, settings.outputs or []), *made.notes]
     if parameters.environment_tarball:
         notes.append(
-            "environment_tarball: name it by the parameter EXECUTION_ENV_PATH (docs/environments.md)"
+            "environment_tarball: name it by the parameter EXECUTION_ENV_PATH (docs/models/environments.md)"
         )
     notes += [f"{key} is not carried over" for key in unused]
     return made._replace(notes=tuple(notes))

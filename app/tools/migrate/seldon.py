@@ -41,7 +41,7 @@ _V2: Final = ("v2", "kfserving")
 """Protocols of Core 1 whose servers are MLServer and Triton."""
 _COMPOSED: Final = {
     "Pipeline": "its steps are models: compose them by an ensemble or a model that calls them",
-    "Experiment": "split requests between versions by a rollout (docs/rollout.md)",
+    "Experiment": "split requests between versions by a rollout (docs/operate/rollout.md)",
 }
 """Resources of Core 2 that are made of models, and what to do instead."""
 _CARRIED: Final = frozenset({"storageUri", "requirements", "replicas"})
@@ -157,7 +157,7 @@ def _notes(spec: _DeploymentSpec, predictor: _Predictor, units: Sequence[_Unit])
         yield "it is a part of a graph, which is not carried over: compose its models by an ensemble"
     if len(spec.predictors) > 1:
         share = f" {predictor.traffic} % of" if predictor.traffic is not None else ""
-        yield f"predictor '{predictor.name}' had{share} the requests: see rollouts (docs/rollout.md)"
+        yield f"predictor '{predictor.name}' had{share} the requests: see rollouts (docs/operate/rollout.md)"
     if spec.protocol not in _V2:
         yield "its clients have to speak the v2 protocol: /api/v1.0/predictions is not served"
 

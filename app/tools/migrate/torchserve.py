@@ -127,7 +127,7 @@ def _models(path: Path, settings: Mapping[str, dict[str, Any]], notes: Iterable[
     if described.requirements_file:
         more.append(
             f"install the packages of {version}/{ARCHIVE}/{described.requirements_file} where the model "
-            "runs, or in an environment of its own (docs/environments.md)"
+            "runs, or in an environment of its own (docs/models/environments.md)"
         )
     files = [item._replace(target=f"{version}/{ARCHIVE}/{item.target}") for item in items]
     adapter = Item(f"{version}/model.py", content=ADAPTER.read_bytes())

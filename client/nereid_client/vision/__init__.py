@@ -1,7 +1,7 @@
 """Pre- and post-processing of pictures, for Python models and clients; needs numpy, and Pillow to decode.
 
 Pictures are UINT8 [height, width, 3] in RGB; boxes are (left, top, right, bottom) in pixels, FP32 [n, 4].
-docs/vision.md says which functions take tensors of PyTorch as well, and compute on their device.
+docs/use/vision.md says which functions take tensors of PyTorch as well, and compute on their device.
 """
 
 from nereid_client.vision.boxes import Detections, iou, to_corners

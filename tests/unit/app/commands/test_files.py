@@ -17,7 +17,7 @@ from tests.server import ROOT
         ("kubernetes", "rayservice.yaml", "cluster/kubernetes/rayservice.yaml"),
         ("helm", "nereid/nereid.rules.yml", "cluster/prometheus/nereid.rules.yml"),
         ("ray", "cluster.yaml", "cluster/cluster.yaml"),
-        ("docs", "scale.md", "docs/scale.md"),
+        ("docs", "operate/nodes.md", "docs/operate/nodes.md"),
     ],
 )
 def test_files_are_written_and_named(

@@ -170,7 +170,7 @@ def test_reflection_describes_the_service(fronts: Fronts) -> None:
 
 
 def test_the_published_proto_file_is_what_is_served() -> None:
-    text = re.sub("//.*", "", Path(ROOT, "docs/rollout.proto").read_text())
+    text = re.sub("//.*", "", Path(ROOT, "docs/operate/rollout.proto").read_text())
     written = {
         name: [(field, int(number)) for field, number in re.findall(r"(\w+) = (\d+);", body)]
         for name, body in re.findall(r"message (\w+) {(.*?)}", text, re.DOTALL)

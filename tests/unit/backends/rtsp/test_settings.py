@@ -1,4 +1,4 @@
-"""Parameters of a model as docs/video.md has them, and their defaults."""
+"""Parameters of a model as docs/models/video.md has them, and their defaults."""
 
 from pathlib import Path
 from typing import Any

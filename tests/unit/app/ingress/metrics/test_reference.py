@@ -4,8 +4,8 @@ from pathlib import Path
 
 from app.ingress.metrics.reference import reference
 
-COMMITTED = Path(__file__).parents[5] / "docs" / "metrics.md"
+COMMITTED = Path(__file__).parents[5] / "docs" / "operate" / "metrics.md"
 
 
 def test_committed_reference_is_current() -> None:
-    assert COMMITTED.read_text() == reference(), "python -m app.ingress.metrics.reference > docs/metrics.md"
+    assert COMMITTED.read_text() == reference(), "run python -m app.ingress.metrics.reference"
