@@ -20,6 +20,7 @@ _INSTANCES_ON_CPU: Final = {"onnxruntime": 2, "tensorflow": 2}
 _Group: Final = mc.ModelInstanceGroup
 _PREFER_CPU: Final = frozenset({"fil", "openvino"})
 """Backends whose KIND_AUTO is KIND_CPU on a machine with GPUs: they use none."""
+_LIBTORCH: Final = "pytorch_libtorch"
 
 
 class KnownModel(NamedTuple):
@@ -38,7 +39,7 @@ KNOWN_MODELS: Final = (
     # Large ONNX models are a directory that holds model.onnx and its weights.
     KnownModel("onnxruntime_onnx", "onnxruntime", "model.onnx", None),
     KnownModel("", "openvino", "model.xml", None),
-    KnownModel("pytorch_libtorch", "pytorch", "model.pt", False),
+    KnownModel(_LIBTORCH, "pytorch", "model.pt", False),
     KnownModel("torch_aoti", "pytorch", "model.pt2", False),
     KnownModel("", "python", "model.py", None),
     KnownModel("tensorrt_plan", "tensorrt", "model.onnx", False),  # for `backend: "tensorrt"` alone
@@ -46,7 +47,7 @@ KNOWN_MODELS: Final = (
 """In the order in which Triton looks for the files, which has no last one."""
 
 _PYTHON_FILE: Final = "model.py"
-_OLD_PLATFORM_NAMES: Final = {"libtorch": "pytorch_libtorch"}
+_OLD_PLATFORM_NAMES: Final = {"libtorch": _LIBTORCH}
 BACKEND_OF_PLATFORM: Final = {known.platform: known.backend for known in KNOWN_MODELS if known.platform} | {
     old: next(known.backend for known in KNOWN_MODELS if known.platform == new)
     for old, new in _OLD_PLATFORM_NAMES.items()
@@ -113,9 +114,11 @@ def _is_listed(row: KnownModel, listing: Collection[str]) -> bool:
 
 
 def _fill(config: mc.ModelConfig, known: KnownModel) -> None:
+    # As in Triton, which names TorchScript's file for `backend: "pytorch"` alone; else its backend finds it.
+    unnamed = known.platform == _LIBTORCH and bool(config.platform or not config.backend)
     config.backend = config.backend or known.backend
     config.platform = config.platform or known.platform
-    if config.runtime != _PYTHON_FILE:  # such a model chooses among several files
+    if not unnamed and config.runtime != _PYTHON_FILE:  # such a model chooses among several files
         config.default_model_filename = config.default_model_filename or known.file_name
 
 
