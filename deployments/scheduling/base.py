@@ -4,7 +4,6 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 
 from app.core.errors import unavailable
 from app.core.statistics import Statistics
@@ -12,6 +11,7 @@ from app.core.tensors import SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
 from deployments.scheduling.admission import Admission
+from deployments.scheduling.instances import Instances
 from deployments.scheduling.queue import RequestQueue
 
 
@@ -28,9 +28,8 @@ class Scheduler(ABC):
     def __init__(self, statistics: Statistics, admission: Admission) -> None:
         self.admission = admission
         self._statistics = statistics
-        self._free: list[InstanceThread] = []
-        self._leaving: dict[InstanceThread, asyncio.Future[None]] = {}
-        self._lost: dict[InstanceThread, Callable[[], object]] = {}
+        self._instances = Instances(self._available)
+        self._free = self._instances.free
 
     @property
     @abstractmethod
@@ -84,7 +83,7 @@ class Scheduler(ABC):
             raise unavailable("no instance of the model is free")
         for request in requests:
             request.dispatch_ns = time.monotonic_ns()
-        self._free.pop().execute(Batch(requests, sum(request.rows for request in requests)))
+        self._instances.start().execute(Batch(requests, sum(request.rows for request in requests)))
 
     def close(self) -> None:  # noqa: B027  (most schedulers have nothing to do)
         """Release what the scheduler holds. Called last, when the instances have stopped, not on the loop."""
@@ -92,7 +91,8 @@ class Scheduler(ABC):
     def add_instance(self, instance: InstanceThread) -> None:
         """Offer a loaded instance for execution."""
         self.admission.instances += 1
-        self._recovered(instance)
+        self._instances.add(instance)
+        self._available(instance)
 
     def remove_instance(self, instance: InstanceThread) -> asyncio.Future[None]:
         """Give an instance nothing new; the future is done when the instance has nothing more to do."""
@@ -102,18 +102,11 @@ class Scheduler(ABC):
         return removed
 
     def _remove(self, instance: InstanceThread, removed: asyncio.Future[None]) -> None:
-        if instance in self._free:
-            self._free.remove(instance)
-            removed.set_result(None)
-        else:
-            self._leaving[instance] = removed
+        self._instances.remove(instance, removed)
 
     def suspend(self, instance: InstanceThread, wait: Callable[[], object]) -> None:
         """Give an instance nothing after its batch until `wait` has returned on its thread."""
-        self._lost[instance] = wait
-        if instance in self._free:
-            self._free.remove(instance)
-            self._take_back(instance)
+        self._instances.suspend(instance, wait)
 
     def finished(self, instance: InstanceThread, batch: Batch) -> None:
         """Count a finished batch, take its instance back and release the next batch."""
@@ -132,15 +125,10 @@ class Scheduler(ABC):
         self.release()
 
     def _take_back(self, instance: InstanceThread) -> None:
-        if self._lost and instance in self._lost:
-            instance.recover(self._lost.pop(instance), partial(self._recovered, instance))
-        elif self._leaving and instance in self._leaving:
-            self._leaving.pop(instance).set_result(None)
-        else:
-            self._free.append(instance)
+        self._instances.end(instance)
 
-    def _recovered(self, instance: InstanceThread) -> None:
-        self._take_back(instance)
+    def _available(self, instance: InstanceThread) -> None:
+        """Use an instance that is new, or has recovered."""
         self.release()
 
 
@@ -182,4 +170,4 @@ class DirectScheduler(Scheduler):
 
     def _execute(self, request: QueuedRequest) -> None:
         request.dispatch_ns = time.monotonic_ns()
-        self._free.pop().execute(Batch([request], request.rows))
+        self._instances.start().execute(Batch([request], request.rows))

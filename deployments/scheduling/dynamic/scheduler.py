@@ -19,6 +19,7 @@ from app.transport.reads import call_after_read
 from backends.strategy import BatchStrategy
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest
+from deployments.scheduling.alarm import Alarm
 from deployments.scheduling.base import DirectScheduler
 from deployments.scheduling.dynamic.batch_policy import BatchDecision, BatchPolicy, decide_batch
 from deployments.scheduling.dynamic.ordering import ResponseOrder
@@ -67,8 +68,7 @@ class DynamicScheduler(DirectScheduler):
         self._order = ResponseOrder(ordered, self.release) if ordered else None
         self._start_threshold = start_threshold
         self._shape_key = shape_key
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = 0
+        self._alarm = Alarm(self._wake)
         self._serve_batch = serve_batch
         self._execution_ns = 0
         self._executes_on_loop = False
@@ -77,10 +77,9 @@ class DynamicScheduler(DirectScheduler):
         # A batch of one gains nothing by it, and would leave its queue too early.
         self._may_prepare = as_arrived and policy.max_rows > 1
         self._prepare_at = _NEVER  # queued requests from which on a busy instance may get its next batch
-        self._busy: InstanceThread | None = None
         self._prepared: Batch | None = None
         self._waiting: list[Batch] = []  # of instances that may wait, the oldest first
-        queue.wake_by = self._wake_by
+        queue.wake_by = self._alarm.set
 
     def close(self) -> None:
         if self._strategy is not None:
@@ -115,15 +114,13 @@ class DynamicScheduler(DirectScheduler):
             self._may_prepare
             and self._execution_ns >= PREPARED_FROM_NS
             and instance.accepts_prefetch
-            and instance not in self._leaving
+            and self._instances.stays(instance)
         )
         self._prepare_at = self._policy.max_rows if prepares else _NEVER
         self.admission.lead = 2 if prepares and not self._queue.timed else 1
-        if self._prepared is None:
-            super()._take_back(instance)
-            return
-        _set_dispatch_time(self._prepared.requests, time.monotonic_ns())
-        self._prepared = None
+        if self._instances.end(instance) and self._prepared is not None:
+            _set_dispatch_time(self._prepared.requests, time.monotonic_ns())
+            self._prepared = None
 
     def release(self) -> None:
         """Release now or, after a long execution, once the loop has read what has arrived already."""
@@ -151,9 +148,9 @@ class DynamicScheduler(DirectScheduler):
             head, now = queue.head(rows), time.monotonic_ns()
             decision = self._decide(head, now)
             if not decision.size:
-                self._wake_by(decision.wait_until_ns)
+                self._alarm.set(decision.wait_until_ns)
                 return
-            instance = self._free.pop()
+            instance = self._instances.start()
             batch = self._dequeue(decision, now)
             if at_once and not (self._free and queue.requests):
                 self._start(instance, batch, at_once=True)
@@ -196,11 +193,12 @@ class DynamicScheduler(DirectScheduler):
             return
         now = time.monotonic_ns()
         decision = decide_batch(self._policy, queue.head(rows), now)
-        full = decision.rows == rows or decision.reason == "full"
-        if full and self._busy is not None:
+        instance = self._instances.executing()
+        if instance is not None and (decision.rows == rows or decision.reason == "full"):
             self._prepare_at = _NEVER
             self._prepared = self._dequeue(decision, now)
-            self._serve_batch.start(self._busy, self._prepared)
+            self._instances.prepare(instance)
+            self._serve_batch.start(instance, self._prepared)
 
     def _must_wait(self) -> bool:
         if self._queue.requests >= self._start_threshold:
@@ -219,7 +217,6 @@ class DynamicScheduler(DirectScheduler):
 
     def _start(self, instance: InstanceThread, batch: Batch, at_once: bool = False) -> None:
         self._track(batch.requests)
-        self._busy = instance
         if instance.may_wait:
             self._waiting.append(batch)
         if len(batch.requests) == 1 or self._execution_ns < MIN_EXECUTION_NS:
@@ -232,22 +229,12 @@ class DynamicScheduler(DirectScheduler):
             for request in requests:
                 self._order.track(request)
 
-    def _wake_by(self, when_ns: int) -> None:
-        """Examine the queue again at `when_ns`, or earlier."""
-        if self._timer is not None:
-            if self._timer_ns <= when_ns:
-                return
-            self._timer.cancel()
-        self._timer_ns = when_ns
-        delay = max(0, when_ns - time.monotonic_ns()) / 1e9
-        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
-
     def _wake(self) -> None:
-        self._timer = None
+        """Examine the queue again."""
         self._queue.tidy(0)
         self._release_now()
         if expiry_ns := self._queue.next_expiry_ns:
-            self._wake_by(expiry_ns)
+            self._alarm.set(expiry_ns)
 
 
 def _set_dispatch_time(requests: Sequence[QueuedRequest], now_ns: int) -> None:

@@ -19,6 +19,7 @@ from app.core.tensors import InferRequest, InferResponse, SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import CANCELLED, QueuedRequest
 from deployments.scheduling.admission import Admission
+from deployments.scheduling.alarm import Alarm
 from deployments.scheduling.base import Scheduler
 from deployments.scheduling.delays import StartThreshold
 from deployments.scheduling.dynamic.ordering import ResponseOrder
@@ -82,7 +83,7 @@ class SequenceScheduler(Scheduler):
         self._ordered = max_requests if batching.oldest.preserve_ordering else 0
         self._start_threshold = StartThreshold.for_sequences(direct=not batching.HasField("oldest"))
         self._numbers = itertools.count(1)
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self.release)
         self._explain_until = 0.0
         """Until then, a request of an unknown sequence is told that an instance was lost."""
 
@@ -141,12 +142,12 @@ class SequenceScheduler(Scheduler):
                     text = f"sequence {sequence.id} of model '{self._model}' has ended: {LOST}"
                     self._end_early(sequence, unavailable(text).failure)
 
-    def _recovered(self, instance: InstanceThread) -> None:
+    def _available(self, instance: InstanceThread) -> None:
         slots = self._slots.get(instance)
         if slots is not None:
             slots.suspended = False
             self._admit()
-        super()._recovered(instance)
+        super()._available(instance)
 
     def submit(self, request: QueuedRequest) -> None:
         """Queue a request behind the others of its sequence, or execute it at once.
@@ -182,7 +183,6 @@ class SequenceScheduler(Scheduler):
     def release(self) -> None:
         if self._start_threshold is not None and not self._may_start(self._start_threshold):
             return
-        wait_until: list[int] = []
         for instance in list(self._free):
             slots = self._slots.get(instance)
             if slots is None:  # it was removed when an expired sequence of another instance ended
@@ -191,12 +191,9 @@ class SequenceScheduler(Scheduler):
                 continue
             chosen = self._next_batch(slots)
             if chosen.rows:
-                self._free.remove(instance)
-                instance.execute(self._batch(slots, chosen))
+                self._instances.start(instance).execute(self._batch(slots, chosen))
             elif chosen.wait_until_ns:
-                wait_until.append(chosen.wait_until_ns)
-        if wait_until:
-            self._wait(min(wait_until))
+                self._alarm.set(chosen.wait_until_ns)
 
     def _may_start(self, threshold: StartThreshold) -> bool:
         """Whether the threshold has ever been reached."""
@@ -391,9 +388,3 @@ class SequenceScheduler(Scheduler):
             self._backlog.append(following)
         if slots is not None or following is not None:
             self._admit()
-
-    def _wait(self, until_ns: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        delay = max(0, until_ns - time.monotonic_ns()) / 1e9
-        self._timer = asyncio.get_running_loop().call_later(delay, self.release)
