@@ -60,9 +60,9 @@ class Driver:
         each = self.all[number]
         gone = each in self.removed and self.removed[each].done()
         if event == "start" and each in self.instances.free:
-            assert self.instances.start(each) is each
+            self.instances.start(each)
             each.executing = 1
-        elif event == "prepare" and self.instances.executing() is each:
+        elif event == "prepare" and each == self.instances.executing():
             self.instances.prepare(each)
             each.executing = 2
         elif event == "end" and each.executing:
