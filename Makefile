@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models native test lint types test-unit test-contract test-engine test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench grid soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
+.PHONY: serve models native test lint types test-unit test-contract test-engine test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -113,10 +113,6 @@ check-cluster: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test models
 	$(BIN)/python -m benchmarks $(BENCH)
-
-# `nereid analyze` beside every one of 24 configurations, on a real server: six minutes of a quiet machine.
-grid: $(VENV)/.installed-test models
-	$(BIN)/python -m benchmarks.grid $(GRID)
 
 # Every kind of request at once, for SOAK_SECONDS: all answers right, nothing grows, everything lent is released.
 soak: $(VENV)/.installed-test models

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from benchmarks import results
 from benchmarks.processes import cpu_seconds, role_of, status_kib, tree
 from benchmarks.servers import Command, free_ports, nereid, running
 
@@ -116,7 +117,14 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=2)
     parser.add_argument("--settle", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=20.0)
+    results.add_flag(parser)
     arguments = parser.parse_args()
+    with results.recorded("footprint", arguments.record):
+        compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Measure both servers; print their costs and the ratio."""
     with tempfile.TemporaryDirectory(prefix="b", ignore_cleanup_errors=True) as directory:
         write_models(Path(directory, "models"), arguments.models)
         scratch, models = Path(directory), arguments.models

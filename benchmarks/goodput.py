@@ -2,20 +2,20 @@
 
     python -m benchmarks.goodput                                    all cells: about 6 minutes
     python -m benchmarks.goodput --against ../other-checkout        beside another tree's server, in turn
-    python -m benchmarks.goodput --schedulers direct --clients http --seconds 5 --plot goodput.svg
+    python -m benchmarks.goodput --schedulers direct --clients http --seconds 5
 
 A model sleeps so that it answers 50 requests a second; its clients wait for a second and leave. Goodput is
 what they got in that time. `http` clients say nothing and close their connection, `http timeout` send
 Triton's parameter `timeout`, `grpc` a deadline. `peak` is that of 8 clients who send one request after the
-other; loads are offered by an open loop (`open_loop.py`), and count from the first request on. With --turns a
-sequence keeps its slot while its client sends the next request. The servers run on 127.0.0.1, in turn for
-each cell. Memory is what the model's replica (MiB) shares with nobody, before and after the cell.
+other; loads are offered by an open loop, and count from the first request on. Each request to a sequence
+scheduler is a sequence of its own. The servers run on 127.0.0.1, in turn for each cell. Memory is what the
+model's replica (MiB) shares with nobody, before and after the cell.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -27,13 +27,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from tritonclient.grpc import service_pb2 as pb
 
-from benchmarks.open_loop import Outcome, Target, offered, saturated
+from app.tools.perf.generator.http1 import http_request
+from app.tools.perf.generator.http2 import grpc_payload
+from app.tools.perf.generator.job import Endpoint, Job
+from benchmarks import results
+from benchmarks.load import Generator, LoadResult, at_rate
 from benchmarks.processes import tree
 from benchmarks.report import table
 from benchmarks.servers import Command, clean_environment, free_ports, stop, wait_ready
 from benchmarks.tools import ROOT
+from benchmarks.workloads import MODEL_INFER, set_parameters
 
+ELEMENTS = 16
+SEQUENCES = 4096
+"""More than clients wait at a time."""
 CAPACITY = 50
 PEAK_CLIENTS = 8
 LOADS = (3, 10)
@@ -84,7 +93,7 @@ class Cell(NamedTuple):
     scheduler: str
     client: str
     load: int
-    outcome: Outcome
+    outcome: LoadResult
     mib: tuple[float, float]
 
     @property
@@ -132,17 +141,68 @@ def serving(
         stop(process)
 
 
-def measure(side: Side, scheduler: str, client: str, load: int, options: argparse.Namespace) -> Cell:
+class Target(NamedTuple):
+    """Where requests go and how long their clients wait; with `sequences` each is a sequence of its own."""
+
+    http_port: int
+    grpc_port: int
+    model: str
+    client: str
+    wait_s: float
+    sequences: bool = False
+
+    def offered(self, rate: float, seconds: float) -> Job:
+        """Return an open loop of clients that leave."""
+        return at_rate(self._endpoint(), self._payloads(), rate, seconds, self.wait_s)
+
+    def saturated(self, clients: int) -> Job:
+        """Return a closed loop of clients that wait as long as it takes."""
+        patient = self._replace(wait_s=10 * self.wait_s)
+        return Job(
+            patient._endpoint(), tuple(patient._payloads()), concurrency=clients, timeout_s=patient.wait_s
+        )
+
+    def _endpoint(self) -> Endpoint:
+        if self.client == "grpc":
+            deadline = ("grpc-timeout", f"{int(self.wait_s * 1000)}m")
+            return Endpoint("grpc", "127.0.0.1", self.grpc_port, MODEL_INFER, (deadline,))
+        return Endpoint("http", "127.0.0.1", self.http_port, f"/v2/models/{self.model}/infer")
+
+    def _payloads(self) -> list[bytes]:
+        made = self._grpc if self.client == "grpc" else self._http
+        return [made(number) for number in range(1, SEQUENCES)] if self.sequences else [made(0)]
+
+    def _http(self, sequence: int) -> bytes:
+        parameters: dict[str, int | bool] = _sequence(sequence)
+        if self.client == "http timeout":
+            parameters["timeout"] = int(self.wait_s * 1e6)
+        tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, ELEMENTS], "data": [0.0] * ELEMENTS}
+        body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+        return http_request(self._endpoint(), {}, body)
+
+    def _grpc(self, sequence: int) -> bytes:
+        request = pb.ModelInferRequest(model_name=self.model)
+        request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, ELEMENTS])
+        request.raw_input_contents.append(bytes(4 * ELEMENTS))
+        set_parameters(request, _sequence(sequence))
+        return grpc_payload(request.SerializeToString())
+
+
+def _sequence(number: int) -> dict[str, int | bool]:
+    """Return the parameters of a sequence of one request; none for 0."""
+    return {"sequence_id": number, "sequence_start": True, "sequence_end": True} if number else {}
+
+
+def measure(
+    side: Side, generator: Generator, scheduler: str, client: str, load: int, options: argparse.Namespace
+) -> Cell:
     model = model_name(scheduler)
-    turns = options.turns if scheduler in ("sequence", "oldest") else 0
     ports = side.command.http_port, side.command.grpc_port
+    target = Target(*ports, model, client, options.wait, scheduler in ("sequence", "oldest"))
+    seconds = options.seconds
+    job = target.offered(load * CAPACITY, seconds) if load else target.saturated(PEAK_CLIENTS)
     before = side.replica_mib(model)
-    if load:
-        target = Target(*ports, model, client, options.wait, turns)
-        outcome = asyncio.run(offered(target, load * CAPACITY, options.seconds))
-    else:
-        target = Target(*ports, model, client, 10 * options.wait, turns)
-        outcome = asyncio.run(saturated(target, PEAK_CLIENTS, options.seconds))
+    outcome = generator.run(job, seconds)
     after = side.replica_mib(model)
     time.sleep(REST_S)
     return Cell(side.name, scheduler, client, load, outcome, (before, after))
@@ -152,17 +212,14 @@ def rows(cells: Sequence[Cell]) -> list[list[str]]:
     lines = []
     for cell in cells:
         outcome, peak = cell.outcome, peak_of(cell, cells)
-        ends = ", ".join(f"{count} {status}" for status, count in sorted(outcome.ends.items()))
         lines.append(
             [
                 cell.title,
                 cell.side,
-                f"{outcome.sent / outcome.seconds:.0f}",
-                f"{outcome.goodput:.1f}",
-                f"{100 * outcome.goodput / peak:.0f}%" if peak else "",
-                f"{outcome.p50_ms():.0f}",
-                ends,
-                str(outcome.told),
+                f"{outcome.infer_per_s:.1f}",
+                f"{100 * outcome.infer_per_s / peak:.0f}%" if peak else "",
+                f"{outcome.p50_ms:.0f}",
+                ", ".join(f"{count} {end}" for end, count in sorted(outcome.failures.items())),
                 f"{cell.mib[0]:.0f} {cell.mib[1]:.0f}",
             ]
         )
@@ -171,37 +228,7 @@ def rows(cells: Sequence[Cell]) -> list[list[str]]:
 
 def peak_of(cell: Cell, cells: Sequence[Cell]) -> float:
     """Return the peak of the same tree, scheduler and client."""
-    return next((c.outcome.goodput for c in cells if c[:3] == cell[:3] and not c.load), 0.0)
-
-
-def bars(cells: Sequence[Cell]) -> str:
-    """Draw the shares of the peak in text, 50 characters for the whole."""
-    lines = []
-    for cell in (cell for cell in cells if cell.load):
-        share = cell.outcome.goodput / (peak_of(cell, cells) or 1)
-        lines.append(f"{cell.title:28} {cell.side:8} {'#' * round(50 * share)} {100 * share:.0f}%")
-    return "\n".join(lines)
-
-
-def plot(cells: Sequence[Cell], path: Path) -> None:
-    """Write the shares of the peak as a bar chart; text bars to the same path without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        path = path.with_suffix(".txt")
-        path.write_text(bars(cells) + "\n")
-        print(f"matplotlib is not installed: wrote {path}")
-        return
-    loaded = [cell for cell in cells if cell.load]
-    figure = Figure(figsize=(9, 1 + 0.3 * len(loaded)), layout="constrained")
-    axes = figure.subplots()
-    shares = [100 * cell.outcome.goodput / (peak_of(cell, cells) or 1) for cell in loaded]
-    axes.barh([f"{cell.title} ({cell.side})" for cell in loaded], shares)
-    axes.axvline(90, color="black", linestyle=":")
-    axes.set_xlabel("goodput, % of the peak")
-    axes.invert_yaxis()
-    figure.savefig(path)
-    print(f"wrote {path}")
+    return next((c.outcome.infer_per_s for c in cells if c[:3] == cell[:3] and not c.load), 0.0)
 
 
 def parsed() -> argparse.Namespace:
@@ -213,19 +240,24 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--wait", type=float, default=1, help="seconds that clients wait (1)")
     parser.add_argument("--schedulers", default="direct,dynamic,sequence", help=", ".join(SCHEDULERS))
     parser.add_argument("--clients", default="http,grpc", help=", ".join(CLIENTS))
-    parser.add_argument("--turns", type=int, default=1, help="requests of each sequence (1)")
-    parser.add_argument("--plot", type=Path, help="file for a chart, .svg or .png")
+    results.add_flag(parser)
     return parser.parse_args()
 
 
 def main() -> None:
     options = parsed()
+    with results.recorded("goodput", options.record):
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Measure all cells; print the table."""
     schedulers, clients = options.schedulers.split(","), options.clients.split(",")
     cells: list[Cell] = []
     with ExitStack() as stack:
-        scratch = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="g", ignore_cleanup_errors=True))
-        )
+        generator = stack.enter_context(Generator())
+        folder = tempfile.TemporaryDirectory(prefix="g", ignore_cleanup_errors=True)
+        scratch = Path(stack.enter_context(folder))
         write_repository(scratch / "models", schedulers)
         roots = {"nereid": ROOT, **({"against": options.against.resolve()} if options.against else {})}
         sides = [
@@ -235,12 +267,9 @@ def main() -> None:
         for scheduler in schedulers:
             for client in clients:
                 for load in (0, *LOADS):
-                    cells += [measure(side, scheduler, client, load, options) for side in sides]
-                    print(*("  ".join(line) for line in rows(cells)[-len(sides) :]), sep="\n", flush=True)
-    header = ["cell", "side", "sent/s", "in time/s", "of peak", "p50 ms", "others", "told", "replica MiB"]
-    print("\n" + table(header, rows(cells)) + "\n\n" + bars(cells))
-    if options.plot:
-        plot(cells, options.plot)
+                    cells += [measure(side, generator, scheduler, client, load, options) for side in sides]
+    header = ["cell", "side", "in time/s", "of peak", "p50 ms", "others", "replica MiB"]
+    print(table(header, rows(cells)))
 
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from benchmarks.load import LoadFailed, LoadResult, PerfAnalyzer, h2load, wrk
+from benchmarks.load import NOTHING, Generator, LoadFailed, LoadResult, closed
 from benchmarks.processes import CpuMeter, Usage
 from benchmarks.servers import Counts, Server, ServerFailed, frozen
 from benchmarks.workloads import Workload, ask_grpc, ask_http, check_same
-
-Generator = Callable[["Cell", int, float], LoadResult]
 
 
 @dataclass(frozen=True)
@@ -47,50 +44,31 @@ class Measurement:
 class Plan:
     seconds: float
     warmup_s: float
-    generate: Generator
-    freeze: bool = True
-
-
-def light_generator(scratch: Path) -> Generator:
-    def generate(cell: Cell, port: int, seconds: float) -> LoadResult:
-        tool = wrk if cell.protocol == "http" else h2load
-        return tool(cell.workload, port, cell.connections, seconds, scratch)
-
-    return generate
-
-
-def perf_analyzer_generator(tool: PerfAnalyzer, scratch: Path) -> Generator:
-    def generate(cell: Cell, port: int, seconds: float) -> LoadResult:
-        return tool.run(cell.workload, cell.protocol, port, cell.connections, seconds, scratch)
-
-    return generate
+    generator: Generator
 
 
 def measure(server: Server, idle: Sequence[Server], cell: Cell, plan: Plan, round_: int) -> Measurement:
     """Load `server` while `idle` ones are frozen."""
-    port = server.port(cell.protocol)
-    cell = replace(cell, workload=server.asked(cell.workload))
-    with frozen(idle if plan.freeze else ()):
-        plan.generate(cell, port, plan.warmup_s)
-        before = server.counts(cell.workload.model)
+    workload = server.asked(cell.workload)
+    job = closed(workload, cell.protocol, server.port(cell.protocol), cell.connections)
+    cell = replace(cell, workload=workload)
+    with frozen(idle), plan.generator.running(job) as running:
+        running.warm_up(plan.warmup_s)
+        before = server.counts(workload.model)
         meter = CpuMeter(server.process)
-        load = plan.generate(cell, port, plan.seconds)
+        load = running.watch(plan.seconds)
         usage = meter.stop()
-        after = server.counts(cell.workload.model)
+        after = server.counts(workload.model)
     counts = after.since(before) if before and after else None
     mean_batch = counts.inferences / counts.executions if counts and counts.executions else 0.0
-    return Measurement(cell.key, server.name, round_, load, mean_batch, usage, complaint(cell, load, counts))
+    return Measurement(cell.key, server.name, round_, load, mean_batch, usage, complaint(load, counts))
 
 
-def complaint(cell: Cell, load: LoadResult, counts: Counts | None) -> str:
-    """Return why the figures are invalid: failed requests, or fewer executed than answered.
-
-    A generator that stops cuts off one request a connection; servers may count those as failures.
-    """
+def complaint(load: LoadResult, counts: Counts | None) -> str:
+    """Return why the figures are invalid: failed requests, or fewer executed than answered."""
     if counts is None:
         return f"{load.errors} errors at the client" if load.errors else ""
-    cut_off = 2 * cell.connections
-    if load.errors or counts.failures > cut_off:
+    if load.errors or counts.failures:
         return f"{load.errors} errors at the client, {counts.failures} at the server"
     if counts.inferences < 0.98 * load.requests:
         return f"{load.requests} answers, {counts.inferences} inferences counted"
@@ -107,8 +85,7 @@ def measure_interleaved(servers: Sequence[Server], cell: Cell, plan: Plan, round
             try:
                 results.append(measure(server, idle, cell, plan, round_))
             except (LoadFailed, ServerFailed) as error:
-                nothing = LoadResult(0.0, 0.0, 0.0, 0, 0)
-                results.append(Measurement(cell.key, server.name, round_, nothing, 0.0, {}, str(error)))
+                results.append(Measurement(cell.key, server.name, round_, NOTHING, 0.0, {}, str(error)))
     return results
 
 

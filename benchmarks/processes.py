@@ -81,6 +81,21 @@ def role_of(process: psutil.Process, is_root: bool = False) -> str:
     return "driver" if is_root else "other"
 
 
+def replicas(root: psutil.Process) -> dict[int, str]:
+    """Return pid and `application:deployment` of each Serve replica under the server."""
+    titles = {process.pid: " ".join(process.cmdline()) for process in tree(root)}
+    return {pid: match[1] for pid, title in titles.items() if (match := re.match(REPLICA_TITLE, title))}
+
+
+def join_environment(root: psutil.Process) -> dict[str, str]:
+    """Return the environment in which a driver joins the server's cluster: address and authentication."""
+    node = next(process for process in tree(root) if "raylet/raylet" in " ".join(process.cmdline()))
+    address = re.search(r"--gcs-address=(\S+)", " ".join(node.cmdline()))
+    prefixes = ("RAY_AUTH", "RAY_SERVE", "RAY_ENABLE")
+    settings = {name: value for name, value in node.environ().items() if name.startswith(prefixes)}
+    return {**settings, "RAY_ADDRESS": address[1] if address else ""}
+
+
 def cpu_seconds(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from benchmarks.measure import Measurement
-from benchmarks.onnx_loop import LoopRatio
 from benchmarks.processes import total
 
 Rows = list[list[str]]
@@ -76,15 +75,6 @@ def paired_ratios(results: Sequence[Measurement], base: str, peer: str) -> list[
     ]
 
 
-def rates(results: Sequence[Measurement], server: str) -> dict[str, float]:
-    """Return the median infer/s of a server by cell."""
-    mine = [result for result in results if result.server == server]
-    return {
-        cell: middle([m for m in mine if m.cell == cell], lambda m: m.load.infer_per_s)
-        for cell in unique(m.cell for m in mine)
-    }
-
-
 def cells_header(base: str) -> list[str]:
     figures = ["infer/s", "p50 ms", "p99 ms", "batch", "cores", "CPU us", "peak MiB"]
     return ["cell", "server", *figures, f"{base}/it"]
@@ -105,26 +95,6 @@ def process_rows(results: Sequence[Measurement]) -> Rows:
 
 
 PROCESS_HEADER = ["server", "process", "mean cores", "most cores", "in", "peak MiB"]
-
-
-def loop_rows(ratios: Sequence[LoopRatio]) -> Rows:
-    rows = []
-    for server in unique(ratio.server for ratio in ratios):
-        mine = [ratio for ratio in ratios if ratio.server == server]
-        shares = [ratio.server_per_s / ratio.loop_per_s for ratio in mine]
-        rows.append(
-            [
-                server,
-                "/".join(unique(str(ratio.batch) for ratio in mine)),
-                f"{median(ratio.server_per_s for ratio in mine):,.0f}",
-                f"{median(ratio.loop_per_s for ratio in mine):,.0f}",
-                f"{median(shares):.3f} ({min(shares):.3f}-{max(shares):.3f})",
-            ]
-        )
-    return rows
-
-
-LOOP_HEADER = ["server", "batch", "server infer/s", "bare ONNX Runtime", "server/bare"]
 
 
 def middle(results: Sequence[Measurement], value: Callable[[Measurement], float]) -> float:

@@ -18,25 +18,19 @@ PEER_MODELS = Path(__file__).parent / "peer_models"
 PYTHON_PEERS = {"simple": "simple.py", EFFICIENTNET: "onnx_model.py"}
 
 
-def bench_repository(examples: Path, target: Path, cnn_threads: int = 0) -> Path:
-    """Copy version 1 of each benchmark model that has been built.
-
-    With `cnn_threads` the CNN has one instance of that many threads.
-    """
+def bench_repository(examples: Path, target: Path) -> Path:
+    """Copy version 1 of each benchmark model that has been built."""
     for model in MODELS:
         if any((examples / model / "1").glob("model.*")):
-            copy_model(examples, target, model, cnn_threads if model == EFFICIENTNET else 0)
+            copy_model(examples, target, model)
     return target
 
 
-def copy_model(examples: Path, target: Path, model: str, threads: int = 0) -> None:
+def copy_model(examples: Path, target: Path, model: str) -> None:
     keep_first = shutil.ignore_patterns("[2-9]*", "__pycache__")
     shutil.copytree(examples / model, target / model, ignore=keep_first)
     config = read_config(examples, model)
     config.dynamic_batching.SetInParent()
-    if threads:
-        config.parameters["intra_op_thread_count"].string_value = str(threads)
-        config.instance_group[0].count = 1
     (target / model / "config.pbtxt").write_text(text_format.MessageToString(config))
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+WARMUP_S = 0.5
 
 
 class Spent(NamedTuple):
@@ -142,8 +143,8 @@ class Side(NamedTuple):
 
 @contextmanager
 def running(tree: Path, *role: str) -> Iterator[tuple[int, list[str]]]:
-    """Start this file in a role, on the code of `tree`; yield its pid and its first line of output."""
-    command = [sys.executable, "-P", __file__, "--role", *role]
+    """Start the tree's file of this name in a role; yield its pid and its first line of output."""
+    command = [sys.executable, "-P", str(tree / "benchmarks" / "request_path.py"), "--role", *role]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     process = subprocess.Popen(
         command, cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -186,42 +187,25 @@ def spent(pid: int) -> Spent:
     return Spent(us, switches)
 
 
-def measure(side: Side, workload: Any, protocol: str, connections: int, requests: int, scratch: Path) -> Cell:
-    before = spent(side.ingress), spent(side.replica)
-    per_second = h2load(side, workload, protocol, connections, requests, scratch)
-    after = spent(side.ingress), spent(side.replica)
+def measure(side: Side, job: Any, generator: Any, seconds: float) -> Cell:
+    """Run a load; return what each request cost of those that were answered."""
+    with generator.running(job) as load:
+        load.warm_up(WARMUP_S)
+        before = spent(side.ingress), spent(side.replica)
+        result = load.watch(seconds)
+        after = spent(side.ingress), spent(side.replica)
+    if result.errors or not result.requests:
+        raise RuntimeError(f"{result.requests} answers, and {dict(result.failures)}")
     used = [
-        Spent((b.us - a.us) / requests, (b.switches - a.switches) / requests)
+        Spent((b.us - a.us) / result.requests, (b.switches - a.switches) / result.requests)
         for a, b in zip(before, after, strict=True)
     ]
-    return Cell(per_second, *used)
-
-
-def h2load(side: Side, workload: Any, protocol: str, connections: int, requests: int, scratch: Path) -> float:
-    """Return requests a second; every one must have been answered with 200."""
-    from benchmarks.workloads import HEADER_LENGTH, MODEL_INFER
-
-    body = scratch / "body"
-    if protocol == "http":
-        data, length = workload.http_body()
-        url = f"http://127.0.0.1:{side.http}{workload.path}"
-        more = ["--h1", "-H", "content-type: application/octet-stream"]
-        more += ["-H", f"{HEADER_LENGTH}: {length}"] if length else []
-    else:
-        message = workload.grpc_message()
-        data = b"\0" + len(message).to_bytes(4, "big") + message
-        url = f"http://127.0.0.1:{side.grpc}{MODEL_INFER}"
-        more = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-    body.write_bytes(data)
-    command = ["h2load", "-t1", "-m1", f"-c{connections}", f"-n{requests}", "-d", str(body), *more, url]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
-    rate = re.search(r"finished in .*?, ([\d.]+) req/s", output)
-    if rate is None or f"{requests} 2xx" not in output:
-        raise RuntimeError(f"h2load: {output}")
-    return float(rate[1])
+    return Cell(result.infer_per_s, *used)
 
 
 def compare(arguments: argparse.Namespace) -> None:
+    """Print a row for each cell and tree."""
+    from benchmarks.load import Generator, closed
     from benchmarks.workloads import all_workloads
 
     trees = [("here", ROOT)] + [(tree.name, tree.resolve()) for tree in arguments.against]
@@ -233,34 +217,33 @@ def compare(arguments: argparse.Namespace) -> None:
             for n in arguments.connections
         ]
         keys = [key for key in keys if re.search(arguments.only, key[2])]
-        if keys:
-            with ExitStack() as stack:
-                scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                sides = [start(stack, name, tree, workload.model, scratch) for name, tree in trees]
-                if workload.regions:
-                    share(stack, workload, sides[0])
-                for protocol, connections, key in keys:
-                    _row(arguments, sides, workload, protocol, connections, key, scratch)
+        if not keys:
+            continue
+        with ExitStack() as stack:
+            generator = stack.enter_context(Generator())
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            sides = [start(stack, name, tree, workload.model, scratch) for name, tree in trees]
+            if workload.regions:
+                share(stack, workload, sides[0])
+            for protocol, connections, key in keys:
+                jobs = {
+                    side: closed(workload, protocol, getattr(side, protocol), connections) for side in sides
+                }
+                _print_row(key, _in_turn(jobs, generator, arguments))
 
 
-def _row(
-    arguments: argparse.Namespace,
-    sides: list[Side],
-    workload: Any,
-    protocol: str,
-    connections: int,
-    key: str,
-    scratch: Path,
-) -> None:
-    found: dict[str, list[Cell]] = {side.name: [] for side in sides}
-    for round_ in range(arguments.rounds + 1):
-        for side in sides if round_ % 2 else reversed(sides):
-            requests = arguments.requests if round_ else arguments.requests // 4
-            cell = measure(side, workload, protocol, connections, requests, scratch)
-            if round_:  # the first one warms up
-                found[side.name].append(cell)
-    for name, cells in found.items():
-        print(f"{key:22}{name:9}{_summary(cells)}", flush=True)
+def _in_turn(jobs: dict[Side, Any], generator: Any, arguments: argparse.Namespace) -> dict[str, list[Cell]]:
+    """Return the costs of each side, measured in turn."""
+    cells: dict[str, list[Cell]] = {side.name: [] for side in jobs}
+    for round_ in range(arguments.rounds):
+        for side in jobs if round_ % 2 else reversed(jobs):
+            cells[side.name].append(measure(side, jobs[side], generator, arguments.seconds))
+    return cells
+
+
+def _print_row(key: str, cells: dict[str, list[Cell]]) -> None:
+    for name, of_side in cells.items():
+        print(f"{key:22}{name:9}{_summary(of_side)}", flush=True)
 
 
 def _summary(cells: list[Cell]) -> str:
@@ -283,9 +266,10 @@ def main() -> None:
     parser.add_argument(
         "--connections", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 32]
     )
-    parser.add_argument("--requests", type=int, default=8000)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement (1.5)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", type=Path, action="append", default=[], help="another source tree")
+    parser.add_argument("--record", action="store_true", help="write a file of benchmarks/results too")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     match arguments.role:
@@ -294,7 +278,10 @@ def main() -> None:
         case ["ingress", model, address]:
             serve_ingress(model, address)
         case _:
-            compare(arguments)
+            from benchmarks import results
+
+            with results.recorded("request_path", arguments.record):
+                compare(arguments)
 
 
 if __name__ == "__main__":

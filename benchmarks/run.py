@@ -1,8 +1,8 @@
 """Nereid, tritonserver and plain Ray Serve under the same load, interleaved: `make bench`.
 
-python -m benchmarks.run --quick
-python -m benchmarks.run --peer
-python -m benchmarks.run --only 'http identity x' --sides nereid,triton --json results.json
+python -m benchmarks --quick
+python -m benchmarks --sides nereid,triton,mlserver
+python -m benchmarks --only 'http identity x' --sides nereid,triton --json results.json --record
 """
 
 from __future__ import annotations
@@ -16,29 +16,20 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import calibration, memory, onnx_loop, report, servers, tools
-from benchmarks.measure import (
-    Cell,
-    Generator,
-    Measurement,
-    Plan,
-    check_answers,
-    light_generator,
-    measure_interleaved,
-    perf_analyzer_generator,
-)
+from benchmarks import report, results, servers, tools
+from benchmarks.load import Generator
+from benchmarks.measure import Cell, Measurement, Plan, check_answers, measure_interleaved
 from benchmarks.processes import CpuMeter, Usage, total
 from benchmarks.repository import bench_repository, cpp_repository, triton_repository
 from benchmarks.servers import Command, Server
 from benchmarks.tools import ROOT
-from benchmarks.workloads import EFFICIENTNET, Workload, WrongAnswer, all_workloads
+from benchmarks.workloads import Workload, WrongAnswer, all_workloads
 
-Section = tuple[str, object]
 IDLE_S = 3.0
 QUICK = {"seconds": 2.0, "rounds": 1, "connections": [1, 32]}
 
@@ -47,33 +38,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--sides",
-        type=commas,
-        help=f"of {', '.join((*servers.PEERS, servers.TRITON_CPP))}; the first is compared with the rest",
-    )
-    parser.add_argument(
-        "--peer", action="store_true", help="with MLServer among the sides, and the cells alone"
-    )
-    parser.add_argument(
-        "--only", default="", metavar="REGEX", help="cells whose name matches, as 'grpc simple x8'"
-    )
-    parser.add_argument("--protocols", type=commas, default=["http", "grpc"])
-    parser.add_argument("--connections", type=lambda text: [int(n) for n in commas(text)], default=[1, 8, 32])
+    _add_choices(parser)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved measurements of each cell")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement, whole seconds")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds of load before each measurement")
     parser.add_argument("--quick", action="store_true", help=f"a look, no result: {QUICK}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement")
-    parser.add_argument("--skip", type=commas, default=[], help="of: loop, memory")
-    parser.add_argument(
-        "--idle", choices=("freeze", "run"), default="freeze", help="the servers not being measured"
-    )
-    parser.add_argument("--generator", choices=("light", "perf_analyzer"), default="light")
     parser.add_argument("--repository", type=Path, default=ROOT / "model_repository")
-    parser.add_argument(
-        "--cnn-threads", type=int, default=0, metavar="N", help="of one CNN instance; 0: the example's own"
-    )
     parser.add_argument("--nereid", type=Path, default=Path(sys.executable).parent / "nereid")
     parser.add_argument(
         "--triton-backends",
@@ -82,16 +53,29 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="Triton's C++ backends identity and onnxruntime, or one: tritonserver with them is a side more",
     )
     parser.add_argument("--triton-python", help=f"a Python {tools.TRITON_PYTHON}, which its wheel needs")
+    results.add_flag(parser)
     options = parser.parse_args(arguments)
     if options.quick:
         vars(options).update(QUICK)
     cpp = [servers.TRITON_CPP] if options.triton_backends else []
-    options.sides = options.sides or [*(servers.PEERS if options.peer else servers.NAMES), *cpp]
+    options.sides = options.sides or [*servers.NAMES, *cpp]
     if servers.TRITON_CPP in options.sides and not options.triton_backends:
         parser.error(f"{servers.TRITON_CPP} needs --triton-backends")
-    if options.peer:
-        options.skip = ["loop", "memory"]
     return options
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say what is measured."""
+    parser.add_argument(
+        "--sides",
+        type=commas,
+        help=f"of {', '.join((*servers.PEERS, servers.TRITON_CPP))}; the first is compared with the rest",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="cells whose name matches, as 'grpc simple x8'"
+    )
+    parser.add_argument("--protocols", type=commas, default=["http", "grpc"])
+    parser.add_argument("--connections", type=lambda text: [int(n) for n in commas(text)], default=[1, 8, 32])
 
 
 def commas(text: str) -> list[str]:
@@ -100,7 +84,7 @@ def commas(text: str) -> list[str]:
 
 def commands(options: argparse.Namespace, bench: Path, scratch: Path) -> list[Command]:
     """Return the commands of the sides, in the order given."""
-    makers = {
+    makers: Mapping[str, Callable[[], Command]] = {
         "nereid": lambda: servers.nereid(bench, scratch, options.nereid),
         "nereid-2": lambda: servers.nereid(bench, scratch, options.nereid, ingress_replicas=2),
         "triton": lambda: python_triton(options, bench, scratch),
@@ -135,79 +119,38 @@ def choose_cells(options: argparse.Namespace, workloads: Sequence[Workload]) -> 
 @contextmanager
 def shared(up: list[Server], cells: list[Cell]) -> Iterator[None]:
     """Create the shared memory of the cells that use some; register it at every server that can."""
-    workloads = {cell.workload.name: cell.workload for cell in cells if cell.workload.regions}
-    try:
-        for workload in workloads.values():
-            assert workload.regions is not None
+    with ExitStack() as stack:
+        for workload in {cell.workload.name: cell.workload for cell in cells}.values():
+            if workload.regions is None:
+                continue
             nbytes = sum(array.nbytes for array in workload.inputs.values())
+            stack.callback(workload.regions.remove)
             workload.regions.write(workload.inputs, nbytes)
             for server in up:
                 if server.command.shared_memory:
                     server.share(workload.regions.inputs, nbytes)
                     server.share(workload.regions.outputs, nbytes)
         yield
-    finally:
-        for workload in workloads.values():
-            if workload.regions:
-                workload.regions.remove()
-
-
-def make_generator(options: argparse.Namespace, scratch: Path) -> Generator:
-    if options.generator == "perf_analyzer":
-        return perf_analyzer_generator(tools.install_perf_analyzer(), scratch)
-    return light_generator(scratch)
 
 
 def run_cells(
     options: argparse.Namespace, up: list[Server], cells: list[Cell], plan: Plan
 ) -> list[Measurement]:
-    results, rows = [], []
-    for number, cell in enumerate(cells, 1):
-        progress(f"{number}/{len(cells)} {cell.key}")
-        found = measure_interleaved(up, cell, plan, options.rounds)
-        results += found
-        rows += report.cell_rows(found)
+    """Measure the cells; print the tables."""
+    measured, rows = [], []
+    with shared(up, cells):
+        for workload in {cell.workload.name: cell.workload for cell in cells}.values():
+            check_answers(up, workload, options.protocols)
+        for number, cell in enumerate(cells, 1):
+            print(f"{time.strftime('%H:%M:%S')} {number}/{len(cells)} {cell.key}", file=sys.stderr)
+            of_cell = measure_interleaved(up, cell, plan, options.rounds)
+            measured += of_cell
+            rows += report.cell_rows(of_cell)
     print(report.table(report.cells_header(up[0].name), rows), "\n")
-    if notes := report.notes(results):
+    if notes := report.notes(measured):
         print(*notes, sep="\n", end="\n\n")
-    print(report.table(report.PROCESS_HEADER, report.process_rows(results)), "\n")
-    print(*calibration.target_lines(report.rates(results, up[0].name)), sep="\n", end="\n\n")
-    return results
-
-
-def run_loop(
-    options: argparse.Namespace, up: list[Server], bench: Path, plan: Plan
-) -> list[onnx_loop.LoopRatio]:
-    workload = next((w for w in all_workloads(bench) if w.model == EFFICIENTNET), None)
-    if workload is None:
-        return []
-    found: list[onnx_loop.LoopRatio] = []
-    for server in up:
-        progress(f"{server.name} beside a bare ONNX Runtime loop")
-        others = [other for other in up if other is not server]
-        cell = Cell(workload, "http", max(options.connections))
-        found += onnx_loop.pair_with_loop(server, others, cell, plan, options.rounds, bench)
-    print(report.table(report.LOOP_HEADER, report.loop_rows(found)), "\n")
-    return found
-
-
-def run_memory(up: list[Server], bench: Path) -> dict[str, list[memory.Weight]]:
-    weighed = [server for server in up if server.name in ("nereid", "serve")]
-    weights = {server.name: memory.weigh_server(server, bench) for server in weighed}
-    rows = [row for name, found in weights.items() for row in memory.rows(name, found)]
-    if rows:
-        print(report.table(memory.HEADER, rows), "\n")
-    return weights
-
-
-def machine() -> dict[str, object]:
-    return {
-        "cpus": os.cpu_count(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "load_average": os.getloadavg(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
+    print(report.table(report.PROCESS_HEADER, report.process_rows(measured)), "\n")
+    return measured
 
 
 def introduce(up: list[Server]) -> dict[str, dict[str, Usage]]:
@@ -226,47 +169,29 @@ def introduce(up: list[Server]) -> dict[str, dict[str, Usage]]:
     return idle
 
 
-def progress(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
-def run_all(options: argparse.Namespace, plan: Plan, up: list[Server], bench: Path) -> Iterator[Section]:
-    """Yield each part of the results as soon as it is known."""
-    cells = choose_cells(options, all_workloads(bench))
-    with shared(up, cells):
-        for workload in {cell.workload.name: cell.workload for cell in cells}.values():
-            check_answers(up, workload, options.protocols)
-        yield "cells", run_cells(options, up, cells, plan)
-    if "loop" not in options.skip:
-        yield "onnx_loop", run_loop(options, up, bench, plan)
-    if "memory" not in options.skip:
-        yield "memory", run_memory(up, bench)
-
-
 def main() -> None:
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    tools.require_debian_tools()
     with ExitStack() as stack:
+        stack.enter_context(results.recorded("run", options.record))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nb-", ignore_cleanup_errors=True))
         scratch = Path(folder)
-        bench = bench_repository(options.repository, scratch / "models", options.cnn_threads)
-        if not choose_cells(options, all_workloads(bench)):
+        bench = bench_repository(options.repository, scratch / "models")
+        cells = choose_cells(options, all_workloads(bench))
+        if not cells:
             sys.exit(f"nothing to measure: no such cell, or {options.repository} is not built (make models)")
-        plan = Plan(
-            options.seconds, options.warmup, make_generator(options, scratch), options.idle == "freeze"
-        )
-        chosen = commands(options, bench, scratch)
-        up = [stack.enter_context(servers.running(command, scratch)) for command in chosen]
+        plan = Plan(options.seconds, options.warmup, stack.enter_context(Generator()))
+        up = [
+            stack.enter_context(servers.running(command, scratch))
+            for command in commands(options, bench, scratch)
+        ]
         outcome: dict[str, object] = {
-            "machine": machine(),
             "ready_s": {server.name: server.ready_s for server in up},
             "idle": introduce(up),
+            "cells": run_cells(options, up, cells, plan),
         }
-        for section, found in run_all(options, plan, up, bench):
-            outcome[section] = found
-            if options.json:
-                options.json.write_text(json.dumps(outcome, default=asdict, indent=1))
+        if options.json:
+            options.json.write_text(json.dumps(outcome, default=asdict, indent=1))
 
 
 def start() -> None:

@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.memory import join_environment, replicas
-from benchmarks.processes import cpu_seconds, status_kib
+from benchmarks import results
+from benchmarks.processes import cpu_seconds, join_environment, replicas, status_kib
 from benchmarks.servers import Command, Server, nereid, running, url
 from benchmarks.tools import ROOT
 
@@ -205,10 +205,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
+    results.add_flag(parser)
     arguments = parser.parse_args()
     if arguments.drive:
         drive()
         return
+    with results.recorded("startup", arguments.record):
+        compare(arguments.rounds)
+
+
+def compare(rounds: int) -> None:
+    """Measure the example models that are there; print the table."""
     examples = ROOT / "model_repository"
     models = {backend: model for backend, model in MODELS.items() if (examples / model).is_dir()}
     # Else each replica would compile what has changed.
@@ -219,7 +226,7 @@ def main() -> None:
         for model in models.values():
             shutil.copytree(examples / model, repository / model)
         with running(command(repository, Path(directory)), Path(directory)) as server:
-            found = measure(server, models, arguments.rounds)
+            found = measure(server, models, rounds)
     report(found, {backend: weights_mib(examples / model) for backend, model in models.items()})
 
 

@@ -1,8 +1,4 @@
-"""Tools that the suite needs: it names missing Debian packages, and installs Python wheels.
-
-The wheels go into virtual environments of their own (`.venv-peers`, `.venv-mlserver`, `.venv-perf`): they pin
-other versions.
-"""
+"""Peers that are installed from wheels, each in an environment of its own."""
 
 from __future__ import annotations
 
@@ -15,24 +11,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.load import PerfAnalyzer
-
 ROOT = Path(__file__).resolve().parent.parent
 TRITON_WHEEL = "nvidia-pytriton==0.7.0"
 TRITON_PYTHON = "3.12"  # the newest whose stub both the wheel and its numpy<2 pin support
-PERF_WHEELS = ("tritonclient==2.41.0", "nvidia-cuda-runtime-cu12")
 MLSERVER_WHEELS = ("mlserver==1.7.1", "uvloop<0.22")
-DEBIAN_TOOLS = {"wrk": "wrk", "h2load": "nghttp2-client"}
 
 
 class MissingTool(RuntimeError):
     """Something that the suite cannot install by itself; the message says how to."""
-
-
-def require_debian_tools() -> None:
-    missing = [package for tool, package in DEBIAN_TOOLS.items() if shutil.which(tool) is None]
-    if missing:
-        raise MissingTool(f"load generators are missing: apt-get install {' '.join(missing)}")
 
 
 @dataclass(frozen=True)
@@ -82,14 +68,6 @@ def lay_out_backends(package: Path, target: Path) -> Path:
         shutil.copy(package / "python_backend_stubs" / TRITON_PYTHON / stub.name, stub)
         stub.chmod(0o755)
     return target
-
-
-def install_perf_analyzer() -> PerfAnalyzer:
-    if not any(Path("/usr/lib").glob("*/libb64.so.0d")):
-        raise MissingTool("perf_analyzer needs libb64: apt-get install libb64-0d")
-    venv = make_venv(ROOT / ".venv-perf", Path(sys.executable), ["--no-deps", *PERF_WHEELS])
-    site = next((venv / "lib").glob("python3*/site-packages"))
-    return PerfAnalyzer(venv / "bin" / "perf_analyzer", str(site / "nvidia" / "cuda_runtime" / "lib"))
 
 
 def install_mlserver() -> Path:

@@ -354,7 +354,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
 
 
 def encode_table(table: RoutingTable) -> bytes:
-    """Return the bytes by which a table travels: 39 an entry instead of 256 (benchmarks/routing_table.py)."""
+    """Return the bytes by which a table travels: 39 an entry instead of 256."""
     return zlib.compress(to_msgpack(table), 1)
 
 

@@ -18,7 +18,7 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     arena_bytes: int = 256 * MIB
     """Shared memory for tensors that this end sends, per connection; 0 sends everything inline."""
     arena_threshold: int = 32 * KIB
-    """Tensors of at least this size travel through the arena (see `benchmarks/transport.py`)."""
+    """Tensors of at least this size travel through the arena."""
     arena_trim_after: float = 10.0
     """An arena unused for this long returns its memory to the kernel."""
     max_arena_bytes: int = 64 * GIB

@@ -3,20 +3,21 @@
 The model sleeps, and rates are low: what is judged does not depend on how fast the machine is.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import tritonclient.http
 
-from benchmarks.open_loop import Target, offered, saturated
+from benchmarks.goodput import Target
+from benchmarks.load import Generator
 from tests.cluster.conftest import write_model
 from tests.server import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 CAPACITY = 20
+REFUSED, DEADLINE = "gRPC status 8", "gRPC status 4"
 ONE = "instance_group { count: 1 kind: KIND_CPU }"
 MODELS = {"slow": ONE, "slow_sequences": f"{ONE} sequence_batching {{ direct {{}} }}"}
 Load = Callable[[str], str]
@@ -43,20 +44,22 @@ def load(server: Server, repository: Path) -> Iterator[Load]:
 @pytest.mark.parametrize(
     ("model", "client", "refusal"),
     [
-        pytest.param("slow", "http", "503", marks=pytest.mark.slow),
-        ("slow", "grpc", "RESOURCE_EXHAUSTED"),
-        ("slow_sequences", "http timeout", "503"),
-        pytest.param("slow_sequences", "grpc", "RESOURCE_EXHAUSTED", marks=pytest.mark.slow),
+        pytest.param("slow", "http", "HTTP 503", marks=pytest.mark.slow),
+        ("slow", "grpc", REFUSED),
+        ("slow_sequences", "http timeout", "HTTP 503"),
+        pytest.param("slow_sequences", "grpc", REFUSED, marks=pytest.mark.slow),
     ],
 )
 def test_goodput_under_overload(server: Server, load: Load, model: str, client: str, refusal: str) -> None:
-    turns = int(model == "slow_sequences")
-    calm = Target(server.http_port, server.grpc_port, load(model), client, wait_s=30.0, turns=turns)
-    peak = asyncio.run(saturated(calm, clients=4, seconds=3.0))
-    assert not peak.ends
-    flood = asyncio.run(offered(calm._replace(wait_s=1.5), rate=4.0 * CAPACITY, seconds=8.0))
-    assert flood.goodput > 0.6 * peak.goodput, flood
-    assert flood.ends[refusal] == flood.told > 0.3 * flood.sent, "refusals say when to retry"
-    assert set(flood.ends) <= {refusal, "left", "UNAVAILABLE"}
-    again = asyncio.run(saturated(calm, clients=4, seconds=1.0))
-    assert not again.ends, "whoever waits is served when the flood is over"
+    target = Target(
+        server.http_port, server.grpc_port, load(model), client, wait_s=1.5, sequences=model != "slow"
+    )
+    with Generator() as generator:
+        peak = generator.run(target.saturated(4), 3.0)
+        assert not peak.failures
+        flood = generator.run(target.offered(4.0 * CAPACITY, 8.0), 8.0)
+        again = generator.run(target.saturated(4), 1.0)
+    assert flood.infer_per_s > 0.6 * peak.infer_per_s, flood
+    assert flood.failures[refusal] > 0.3 * 4 * CAPACITY * 8, flood
+    assert set(flood.failures) <= {refusal, "no answer in time", DEADLINE, "gRPC status 14"}
+    assert not again.failures, "whoever waits is served when the flood is over"
