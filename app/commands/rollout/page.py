@@ -1,11 +1,11 @@
 """Both versions of a rollout compared, as one HTML page that needs no other file or server. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from itertools import pairwise
 from typing import Final
 
-from app.commands.rollout.charts import errors_chart, latency_chart, quantiles_chart, weight_chart
 from app.commands.rollout.text import (
     alarm_level,
     coming,
@@ -19,13 +19,15 @@ from app.commands.rollout.text import (
     state,
     title,
 )
-from app.core.rollout.report import QUANTILES, RolloutFigures, figures
-from app.core.rollout.status import RolloutState, RolloutStatus
+from app.core.rollout.outcomes import Outcomes
+from app.core.rollout.report import QUANTILES, Estimate, RolloutFigures, figures
+from app.core.rollout.spec import ErrorRule
+from app.core.rollout.statistics import microseconds
+from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
+from app.tools import charts
 from app.tools.html_page import html_page, section
 
 _STYLE: Final = """
-:root { --stable: #4f6d8f; --candidate: #c2571a; }
-@media (prefers-color-scheme: dark) { :root { --stable: #8fb3dc; --candidate: #f0995a; } }
 main { max-width: 60rem; padding-top: 2.5rem; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin-bottom: .25rem; }
 p { margin: .25rem 0; }
@@ -37,7 +39,6 @@ th, td { text-align: left; padding: .35rem .75rem .35rem 0; border-top: 1px soli
   vertical-align: top; }
 tr:first-child > * { border-top: 0; }
 tbody th { font-weight: 600; }
-.stable { color: var(--stable); } .candidate { color: var(--candidate); }
 .meter { height: .5rem; margin-top: .5rem; border-radius: .25rem; background: var(--line); overflow: hidden;
   min-width: 6rem; }
 .meter div { height: 100%; background: var(--good); } .meter.full div { background: var(--bad); }
@@ -59,7 +60,7 @@ def page(status: RolloutStatus, now: float) -> str:
         _history(status, now),
         _rejected(status),
     )
-    return html_page(title(status).replace("->", "→"), _STYLE, "\n".join(parts))
+    return html_page(title(status).replace("->", "→"), charts.STYLE + _STYLE, "\n".join(parts))
 
 
 def _summary(status: RolloutStatus, now: float) -> str:
@@ -85,8 +86,8 @@ def _comparison(status: RolloutStatus) -> str:
     quantiles = tuple(f"{quantile:g}" for quantile in QUANTILES)
     rows = _rows(figure_rows(status, found, quantiles))
     head = (
-        f'<tr><th></th><th class="stable key">version {status.stable} (stable)</th>'
-        f'<th class="candidate key">version {status.candidate} (candidate)</th></tr>'
+        f'<tr><th></th><th class="c0 key">version {status.stable} (stable)</th>'
+        f'<th class="c1 key">version {status.candidate} (candidate)</th></tr>'
     )
     note = '<p class="soft">In parentheses, and as bars: the interval in which the value lies with 95 %.</p>'
     table = f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
@@ -94,13 +95,72 @@ def _comparison(status: RolloutStatus) -> str:
 
 
 def _charts(status: RolloutStatus, found: RolloutFigures) -> str:
-    charts = (
-        ("Latency of answers", latency_chart(status.total)),
-        ("Latency quantiles", quantiles_chart(found)),
-        ("Error rate", errors_chart(found, status.spec.judge.errors)),
+    shown = (
+        section("Latency of answers", _latency_chart(status.total)),
+        section("Latency quantiles", _quantiles_chart(found)),
+        section("Error rate", _errors_chart(found, status.spec.judge.errors)),
     )
-    shown = (section(about, chart) for about, chart in charts)
     return f'<div class="pair">{"".join(shown)}{_mirrored(status)}</div>\n'
+
+
+def _latency_chart(outcomes: Outcomes) -> str:
+    """Return the distribution of both versions' durations; "" without any."""
+    versions = {"stable": outcomes.stable.latencies, "candidate": outcomes.candidate.latencies}
+    series = {name: _steps(latencies) for name, latencies in versions.items() if latencies}
+    if not series:
+        return ""
+    x = charts.logarithmic([at for points in series.values() for at, _ in points], "ms")
+    y = charts.linear([share for points in series.values() for _, share in points], "% of the answers")
+    return charts.lines(series, x, y, dots=False)
+
+
+def _steps(latencies: Mapping[int, int]) -> list[charts.Point]:
+    """Return the shares of the buckets as a line of steps, over milliseconds."""
+    total, points = sum(latencies.values()), []
+    for bucket in range(min(latencies), max(latencies) + 1):
+        share = 100 * latencies.get(bucket, 0) / total
+        points += [(microseconds(at) / 1000, share) for at in (bucket - 1, bucket)]
+    return [(points[0][0], 0.0), *points, (points[-1][0], 0.0)]
+
+
+def _quantiles_chart(found: RolloutFigures) -> str:
+    """Return the quantiles of both versions with their intervals; "" without any."""
+    versions = {"stable": found.stable.latency_ms, "candidate": found.candidate.latency_ms}
+    names = dict.fromkeys(quantile for each in versions.values() for quantile in each)
+    rows = {
+        f"p{float(quantile) * 100:g}": {
+            version: _interval(each[quantile]) for version, each in versions.items() if quantile in each
+        }
+        for quantile in names
+    }
+    values = [value for row in rows.values() for interval in row.values() for value in interval]
+    return charts.intervals(rows, charts.logarithmic(values, "ms")) if rows else ""
+
+
+def _errors_chart(found: RolloutFigures, rule: ErrorRule | None) -> str:
+    """Return the error rates of both versions with their intervals, and the budget; "" without requests."""
+    rates = {"stable": found.stable.error_rate, "candidate": found.candidate.error_rate}
+    row = {name: _interval(rate, 100) for name, rate in rates.items() if rate is not None}
+    limits = {"budget": 100 * rule.budget} if rule else {}
+    x = charts.linear([*limits.values(), *(high for *_, high in row.values())], "% of the requests")
+    return charts.intervals({"": row}, x, limits) if row else ""
+
+
+def _interval(estimate: Estimate, times: float = 1) -> tuple[float, float, float]:
+    return estimate.low * times, estimate.value * times, estimate.high * times
+
+
+def _weight_chart(history: Sequence[RolloutEvent], end: float) -> str:
+    """Return both versions' weights over time; "" for a history without an extent."""
+    if not history or end <= history[0].at:
+        return ""
+    begin, points = history[0].at, [(0.0, history[0].percent)]
+    for before, event in pairwise(history):
+        points += [(min(event.at, end) - begin, each.percent) for each in (before, event)]
+    points.append((end - begin, history[-1].percent))
+    x, y = charts.linear([end - begin], "s since the start"), charts.linear([100], "% of the requests")
+    weights = {"stable": [(at, 100 - percent) for at, percent in points], "candidate": points}
+    return charts.lines(weights, x, y, dots=False)
 
 
 def _mirrored(status: RolloutStatus) -> str:
@@ -143,7 +203,7 @@ def _meter(rule: str, value: float, alarm: float) -> str:
 
 def _history(status: RolloutStatus, now: float) -> str:
     rows = _rows([(_time(event.at), event_text(event)) for event in status.history])
-    chart = weight_chart(status.history, now if not status.state.over else status.since)
+    chart = _weight_chart(status.history, now if not status.state.over else status.since)
     return section("Course", f"{chart}<table><tbody>{rows}</tbody></table>")
 
 

@@ -13,12 +13,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 
+from app.tools import charts
 from app.tools.analyze.choice import pareto
 from app.tools.analyze.space import Candidate
 from app.tools.analyze.state import State
 from app.tools.analyze.trials import Measured
 from app.tools.html_page import section
-from app.tools.perf.report import charts
 from app.tools.perf.report.page import chart_page, table
 
 HEAD: Final = (

@@ -7,31 +7,21 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from app.tools import charts
 from app.tools.html_page import html_page, section
 from app.tools.perf.compare import Change
-from app.tools.perf.report import charts
 from app.tools.perf.report.text import notes, verdict, winner
 from app.tools.perf.result import Result
 from app.tools.perf.server_share import Share
 from app.tools.perf.slo import read_rules
 
 _STYLE: Final = """
-:root { --c0: #3767a6; --c1: #c2571a; --c2: #2c7a4b; --c3: #8a4fa3; --c4: #a68a1a; --c5: #1b8a8f;
-  --c6: #b0386a; --c7: #6a6f75; }
-@media (prefers-color-scheme: dark) { :root { --c0: #8fb3dc; --c1: #f0995a; --c2: #67c08b; --c3: #c79ad8;
-  --c4: #d9c15a; --c5: #62c4c9; --c6: #e68ab0; --c7: #9aa0a6; } }
 table { font-size: .9rem; }
 th, td { text-align: right; padding: .3rem .45rem; border-top: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 svg { max-width: 48rem; } p.soft { margin: .2rem 0; }
-.line { fill: none; stroke: currentcolor; stroke-width: 2; }
-circle, rect { fill: currentcolor; }
-.limit { stroke: var(--bad); stroke-dasharray: 6 4; }
-.marked { fill: none; stroke: currentcolor; stroke-width: 2; }
 tr.best td { font-weight: 600; background: color-mix(in srgb, var(--good) 12%, transparent); }
-.legend { margin: .5rem 0 0; } .key { margin-right: 1rem; }
 """
-_COLOR_CLASSES: Final = "".join(f".c{i} {{ color: var(--c{i}); }} " for i in range(8))
 _PERCENTILES: Final = ("p50", "p90", "p95", "p99", "p99.9")
 
 
@@ -53,7 +43,7 @@ def page(document: Mapping[str, Any], results: Sequence[Result], changes: Sequen
 
 def chart_page(title: str, body: str) -> str:
     """Return a page whose charts and tables look as those of this one."""
-    return html_page(title, _STYLE + _COLOR_CLASSES, body)
+    return html_page(title, charts.STYLE + _STYLE, body)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], best: int = -1) -> str:

@@ -5,10 +5,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 
+from app.tools import charts
 from app.tools.perf.compare import Change
 from app.tools.perf.figures import Window
 from app.tools.perf.generator.job import End, Level
-from app.tools.perf.report import charts, text
+from app.tools.perf.report import text
 from app.tools.perf.report.csv import csv_text
 from app.tools.perf.report.export import profile
 from app.tools.perf.report.page import page

@@ -1,4 +1,4 @@
-"""Charts as inline SVG; their colours are the page's, the pointer shows their figures. Pure."""
+"""Charts as inline SVG, in colours of `STYLE`; the pointer shows their figures. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from typing import Final, NamedTuple
 Point = tuple[float, float]
 Series = Mapping[str, Sequence[Point]]
 """Points of each line by its name."""
+Intervals = Mapping[str, Mapping[str, tuple[float, float, float]]]
+"""Of each row by name, for each series by name: the low end, the value, the high end."""
 
+STYLE: Final = """
+:root { --c0: #3767a6; --c1: #c2571a; --c2: #2c7a4b; --c3: #8a4fa3; --c4: #a68a1a; --c5: #1b8a8f;
+  --c6: #b0386a; --c7: #6a6f75; }
+@media (prefers-color-scheme: dark) { :root { --c0: #8fb3dc; --c1: #f0995a; --c2: #67c08b; --c3: #c79ad8;
+  --c4: #d9c15a; --c5: #62c4c9; --c6: #e68ab0; --c7: #9aa0a6; } }
+.line { fill: none; stroke: currentcolor; stroke-width: 2; }
+.interval { stroke: currentcolor; stroke-width: 5; stroke-opacity: .35; stroke-linecap: round; }
+circle, rect { fill: currentcolor; }
+.limit { stroke: var(--bad); stroke-dasharray: 6 4; }
+.marked { fill: none; stroke: currentcolor; stroke-width: 2; }
+.legend { margin: .5rem 0 0; } .legend .key { margin-right: 1rem; }
+""" + " ".join(f".c{i} {{ color: var(--c{i}); }}" for i in range(8))
+"""For the page that has the charts."""
 _WIDTH: Final = 640
 _HEIGHT: Final = 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 620, 14, 214
@@ -61,13 +76,19 @@ def nines(label: str) -> Axis:
 
 
 def lines(
-    series: Series, x: Axis, y: Axis, limits: Mapping[str, float] | None = None, marked: Sequence[Point] = ()
+    series: Series,
+    x: Axis,
+    y: Axis,
+    limits: Mapping[str, float] | None = None,
+    marked: Sequence[Point] = (),
+    dots: bool = True,
 ) -> str:
     """Return a line for each series, with a legend.
 
     Args:
         limits: values of y by name, drawn as dashed lines.
         marked: points with a circle around them.
+        dots: each point of a short line has a dot.
     """
     shapes = [*_grid(x, y), *_limits(limits or {}, y)]
     shapes += [
@@ -80,7 +101,7 @@ def lines(
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
         shapes.append(f'<polyline class="line {color}" points="{path}"/>')
         radius = 3 if len(points) <= 12 else 1.5
-        if len(points) <= 100:
+        if dots and len(points) <= 100:
             for (a, b), (left, top) in zip(points, places, strict=True):
                 about = escape(f"{name}: {b:.3g} {y.label} at {a:.4g} {x.label}")
                 circle = f'<circle class="{color}" cx="{left:.1f}" cy="{top:.1f}" r="{radius}">'
@@ -109,6 +130,39 @@ def bars(rows: Mapping[str, Mapping[str, float]], label: str) -> str:
     return _svg(label, 16 + 30 * len(rows), shapes) + legend(list(first))
 
 
+def intervals(rows: Intervals, x: Axis, limits: Mapping[str, float] | None = None) -> str:
+    """Return a value with its interval for each row and series, with a legend.
+
+    Args:
+        limits: values of x by name, drawn as dashed lines.
+    """
+    bottom = 22 + 34 * len(rows)
+    shapes = [f'<line class="axis" x1="{_LEFT}" x2="{_RIGHT}" y1="{bottom}" y2="{bottom}"/>']
+    shapes += [_under(x.at(value), bottom + 16, text) for value, text in x.ticks]
+    for name, value in (limits or {}).items():
+        left = _across(x.at(value))
+        shapes.append(f'<line class="limit" x1="{left:.1f}" x2="{left:.1f}" y1="14" y2="{bottom}"/>')
+        shapes.append(_under(x.at(value), 10, f"{name} {value:.3g}"))
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    for number, (row, of_row) in enumerate(rows.items()):
+        top = 26 + 34 * number
+        shapes.append(f'<text x="{_LEFT - 8}" y="{top + 10}" text-anchor="end">{escape(row)}</text>')
+        for name, (low, value, high) in of_row.items():
+            y, color = top + 14 * names.index(name), f"c{names.index(name)}"
+            a, b, c = (_across(x.at(each)) for each in (low, value, high))
+            about = escape(f"{row} {name}: {value:.3g} ({low:.3g} to {high:.3g}) {x.label}".strip())
+            shapes.append(
+                f'<g class="{color}"><line class="interval" x1="{a:.1f}" x2="{c:.1f}" y1="{y}" y2="{y}"/>'
+                f'<circle cx="{b:.1f}" cy="{y}" r="4"/><title>{about}</title></g>'
+            )
+    return _svg(x.label, bottom + 26, shapes) + legend(names)
+
+
+def _under(place: float, y: float, text: str) -> str:
+    """Return a text below or above a place of the x axis."""
+    return f'<text x="{_across(place):.1f}" y="{y}" text-anchor="middle">{escape(text)}</text>'
+
+
 def _short(name: str) -> str:
     """Return a name as far as it has room beside a bar."""
     return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
@@ -126,7 +180,7 @@ def _grid(x: Axis, y: Axis) -> Iterator[str]:
         yield f'<line class="axis" x1="{_LEFT}" x2="{_RIGHT}" y1="{top:.1f}" y2="{top:.1f}"/>'
         yield f'<text x="{_LEFT - 6}" y="{top + 4:.1f}" text-anchor="end">{text}</text>'
     for value, text in x.ticks:
-        yield f'<text x="{_across(x.at(value)):.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{text}</text>'
+        yield _under(x.at(value), _BOTTOM + 16, text)
     middle = (_LEFT + _RIGHT) / 2
     yield f'<text x="{middle}" y="{_BOTTOM + 36}" text-anchor="middle">{escape(x.label)}</text>'
     yield f'<text x="{_LEFT}" y="{_TOP - 4}">{escape(y.label)}</text>'
