@@ -1,6 +1,6 @@
 """Thousands of simulated rollouts under changing load: false alarms, and seconds to find a bad candidate.
 
-`python -m pytest -m slow -s` of this file prints the tables of docs/operate/rollout.md.
+`python -m pytest -m slow -s` of this file prints the tables of docs/develop/rollout_judge.md.
 """
 
 import math
