@@ -76,6 +76,28 @@ def test_index_of_pages_is_complete() -> None:
     assert {page for page in pages if f"({page})" not in text} == set()
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_configurations_can_be_read(page: str) -> None:
+    blocks = re.findall(r"^ *```protobuf\n(.*?)^ *```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    for block in blocks:
+        config(block)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_anchors_exist(page: str) -> None:
+    """Headings that a page links to, on itself or another page."""
+    for place, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", (ROOT / page).read_text()):
+        linked = (ROOT / page).parent / place if place else ROOT / page
+        if linked.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+            assert anchor in {slug(heading) for heading in headings}, f"{place}#{anchor}"
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def by_tree(folder: str) -> tuple[bool, str]:
     """The public package first, then alphabetically."""
     return folder != "nereid", folder
