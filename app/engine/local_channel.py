@@ -7,12 +7,12 @@ from typing import Any, Final, cast
 import msgspec
 
 from app.core.errors import ErrorCode, Failure, InferError, unavailable
-from app.core.inference import Cancel, Sink
+from app.core.inference import Cancel, InFlight, Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
 from app.transport.channel.cancellation import AWAITED_S, CANCELLED, cancelled_sink
-from app.transport.channel.client import DEADLINE_EXCEEDED, Channel, no_sink
+from app.transport.channel.client import DEADLINE_EXCEEDED, Channel
 from app.transport.channel.deadlines import Deadlines
 from app.transport.channel.server import Handler
 from app.transport.settings import TransportSettings
@@ -26,22 +26,18 @@ _BROKEN_SUBMIT: Final = Failure(ErrorCode.INTERNAL, "the model failed to take th
 _SETTINGS: Final = TransportSettings()
 
 
-class LocalCall:
+class LocalCall(InFlight):
     """A request in flight."""
 
-    __slots__ = ("_channel", "_number", "bucket", "cancel_there", "request_id", "sink", "submitted", "traced")
+    __slots__ = ("_channel", "_number", "bucket", "cancel_there", "submitted")
 
-    def __init__(
-        self, channel: "LocalChannel", number: int, sink: Sink, request_id: str, traced: bool
-    ) -> None:
+    def __init__(self, channel: "LocalChannel", number: int, request: InferRequest, sink: Sink) -> None:
+        super().__init__(request, sink)
         self._channel = channel
         self._number = number
-        self.sink = sink
-        self.request_id = request_id
         self.bucket = 0
         self.cancel_there: Cancel | None = None
         self.submitted = False
-        self.traced = traced
 
     def cancel(self, advice: bool = False) -> None:
         """Cancel the request; see `ChannelCall.cancel`."""
@@ -54,11 +50,9 @@ class LocalCall:
             return
         if not self._channel.is_open(self._number):
             return
-        sink = self.sink
         if response.final:
             self._channel.end(self._number)
-            self.sink = no_sink
-        sink(response)
+        self.deliver(response)
 
 
 class LocalChannel:
@@ -94,7 +88,7 @@ class LocalChannel:
             raise unavailable(f"model '{self._model}' is being unloaded")
         number = self._next
         self._next = number + 1
-        call = self._calls[number] = LocalCall(self, number, sink, request.id, bool(request.trace))
+        call = self._calls[number] = LocalCall(self, number, request, sink)
         if request.deadline:
             call.bucket = self._deadlines.add(number, request.deadline)
         try:
@@ -128,7 +122,7 @@ class LocalChannel:
         if advice:
             if call is not None and call.cancel_there is not None:
                 call.cancel_there(advice)
-        elif call is None or not call.traced:
+        elif call is None or not call.request.trace:
             self.abort(number, CANCELLED)
         elif call.cancel_there is not None:  # the first time
             call.sink = cancelled_sink(call.sink)
@@ -144,8 +138,7 @@ class LocalChannel:
         self.end(number)
         if call.cancel_there is not None:
             call.cancel_there()
-        sink, call.sink = call.sink, no_sink
-        self._loop.call_soon(sink, failed(failure, call.request_id))
+        self._loop.call_soon(call.fail, failure)
 
     def retire(self) -> None:
         """Accept no new requests."""

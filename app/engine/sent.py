@@ -4,7 +4,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from app.core.errors import unavailable
-from app.core.inference import Call, Cancel, Sink, cancel_nothing
+from app.core.inference import Cancel, InFlight, Sink, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.service.interface import InferenceService
 
@@ -69,33 +69,20 @@ class Waiting:
         return not any(not responses.empty() for responses in tuple(self._queues))
 
 
-class SentRequest:
+class SentRequest(InFlight):
     """A request that a thread has sent to a service, which answers on its loop."""
 
     def __init__(self, service: InferenceService, request: InferRequest, sink: Sink) -> None:
+        super().__init__(request, sink)
         self._service = service
-        self._request = request
-        self._sink = sink
-        self._call: Call | None = None
-        self._cancelled = self._advised = False
 
     def start(self) -> None:
         """Submit the request, on the loop."""
-        request = self._request
+        request = self.request
         try:
             entry = self._service.resolve(request.model_name, request.model_version)
-            self._call = self._service.submit(entry, request, self._sink)
+            call = self._service.submit(entry, request, self.sink)
         except Exception as error:
-            self._sink(failed(error, request.id))
-            return
-        if self._cancelled or self._advised:
-            self._call.cancel(advice=not self._cancelled)
-
-    def cancel(self, advice: bool = False) -> None:
-        """Cancel the request, on the loop; see `Call.cancel`."""
-        if advice:
-            self._advised = True
+            self.fail(error)
         else:
-            self._cancelled = True
-        if self._call is not None:
-            self._call.cancel(advice)
+            self.sent(call)

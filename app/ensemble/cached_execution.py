@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable
 
 from app.cache.response_cache import Entry, ResponseCache, request_key
-from app.core.errors import InferError
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ensemble.compiled import CompiledEnsemble, Models
@@ -43,11 +42,11 @@ class CachedExecution(EnsembleExecution):
 
     def _run(self) -> None:
         started = time.monotonic_ns()
-        self._key = request_key(self._request, *self._ensemble.identity, *self._serving(self._graph))
+        self._key = request_key(self.request, *self._ensemble.identity, *self._serving(self._graph))
         self._cache.lookup(self._key, lambda found: self._on_lookup(found, started))
 
     def _on_lookup(self, found: Entry | None, started: int) -> None:
-        if self._done:
+        if self.ended:
             return
         self._cache_ns = time.monotonic_ns() - started
         if found is not None:
@@ -57,8 +56,8 @@ class CachedExecution(EnsembleExecution):
             return
         try:
             super()._run()
-        except InferError as error:
-            self._fail(error.failure)
+        except Exception as error:
+            self._fail_by(error)
 
     def _finish(self, outputs: tuple[Tensor, ...]) -> None:
         started = time.monotonic_ns()

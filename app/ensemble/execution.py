@@ -13,14 +13,13 @@ import numpy as np
 
 from app.core.config.model_config import WILDCARD, TensorSpec
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, invalid_arg, unavailable
-from app.core.inference import Call, Sink
+from app.core.inference import Call, InFlight, Sink, no_sink
 from app.core.tensors import InferRequest, InferResponse, Parameters, RolloutHint, Tensor, Timestamps
 from app.core.traced import OpenCall, TracedCalls
 from app.ensemble.compiled import CompiledEnsemble, Models
 from app.ensemble.graph import Step
 from app.ensemble.scope import Absent, TensorScope
 from app.routing.table import VersionEntry
-from app.transport.channel.client import no_sink
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +43,17 @@ class StepCall:
         self.trace: OpenCall | None = None
 
 
-class EnsembleExecution:
+class EnsembleExecution(InFlight):
     """Starts each step when all tensors it reads are known, and responds when all outputs are.
 
     A failing step ends the request: calls that are still in flight are cancelled.
     """
 
     def __init__(self, ensemble: CompiledEnsemble, models: Models, request: InferRequest, sink: Sink) -> None:
+        super().__init__(request, sink)
         self._ensemble = ensemble
         self._entry = ensemble.entry
         self._models = models
-        self._request = request
-        self._sink = sink
         self._graph = ensemble.graph_for(request)
         self._root = TensorScope()
         self._queued: dict[StepCall, None] = {}
@@ -63,7 +61,6 @@ class EnsembleExecution:
         self._rows = 1
         self._scopes = 0
         self._starting = True
-        self._done = self._advised = False
         self._responded = False
         self._started_ns = time.monotonic_ns()
         self._traced = TracedCalls() if request.trace else None
@@ -71,14 +68,14 @@ class EnsembleExecution:
     def start(self) -> None:
         """Start the first steps; the sink is not called before this returns."""
         try:
-            self._rows = self._ensemble.checker.check(self._request)
+            self._rows = self._ensemble.checker.check(self.request)
         except InferError as error:
             self._fail(error.failure, prefixed=False)
             return
         try:
             self._run()
-        except InferError as error:
-            self._fail(error.failure)
+        except Exception as error:
+            self._fail_by(error)
         self._starting = False
 
     def cancel(self, advice: bool = False) -> None:
@@ -87,7 +84,7 @@ class EnsembleExecution:
         With `advice` the models of these and of later steps are told, and the request goes on.
         """
         if advice:
-            self._advised = True
+            self.advised = True
             for call in list(self._calls.values()):
                 call.cancel(advice)
             return
@@ -95,8 +92,8 @@ class EnsembleExecution:
 
     def _run(self) -> None:
         entry = self._entry
-        _check_circular(entry, self._request.chain)
-        given = {tensor.name: _reshaped(tensor, entry.inputs[tensor.name]) for tensor in self._request.inputs}
+        _check_circular(entry, self.request.chain)
+        given = {tensor.name: _reshaped(tensor, entry.inputs[tensor.name]) for tensor in self.request.inputs}
         self._add_tensors(self._root, {name: given.get(name, Absent.LEFT_OUT) for name in entry.inputs})
 
     def _add_tensors(self, scope: TensorScope, tensors: Mapping[str, Tensor | Absent]) -> None:
@@ -155,34 +152,34 @@ class EnsembleExecution:
     def _send_if_free(self, call: StepCall) -> None:
         """Send a queued call if its step has a slot; this is called again when it has."""
         slots, step = self._ensemble.slots, call.step.number
-        if self._done or not slots.take(step, call, partial(self._send_if_free, call)):
+        if self.ended or not slots.take(step, call, partial(self._send_if_free, call)):
             return
         del self._queued[call]
         try:
             self._send(call)
-        except InferError as error:
+        except Exception as error:
             slots.give_back(step)
-            self._fail(error.failure)
+            self._fail_by(error)
 
     def _send(self, call: StepCall) -> None:
         request = self._step_request(call)
         if self._traced is not None:
             call.trace = self._traced.begin(request, time.monotonic_ns())
         sent = self._calls[call] = self._models.submit(call.entry, request, partial(self._on_response, call))
-        if self._advised:
+        if self.advised:
             sent.cancel(advice=True)
 
     def _step_request(self, call: StepCall) -> InferRequest:
         step = call.step
-        chain = (*self._request.chain, self._entry.name)
-        if self._request.chain:  # part of a call of a model, which this may be a step of
+        chain = (*self.request.chain, self._entry.name)
+        if self.request.chain:  # part of a call of a model, which this may be a step of
             _check_circular(call.entry, chain)
         inputs = []
         for name, source in step.inputs:
             tensor = call.scope.get(source)
             if tensor is not None:
                 inputs.append(_renamed(tensor, name, call.entry.inputs.get(name)))
-        request = self._request
+        request = self.request
         return msgspec.structs.replace(
             request,
             model_name=step.model,
@@ -196,7 +193,7 @@ class EnsembleExecution:
     @cached_property
     def _group(self) -> RolloutHint:
         """What the calls of one request have in common, so that they get the same version of a model."""
-        request = self._request
+        request = self.request
         if request.chain and request.rollout is not None:
             return request.rollout
         return RolloutHint(key=request.id or uuid.uuid4().hex)
@@ -207,7 +204,7 @@ class EnsembleExecution:
         if response.final:
             self._calls.pop(call, None)
             self._ensemble.slots.give_back(call.step.number)
-        if self._done:
+        if self.ended:
             return
         if response.failure is not None:
             self._fail(response.failure)
@@ -217,8 +214,8 @@ class EnsembleExecution:
                 self._add_outputs(call, response)
             else:
                 self._finish_if_idle()
-        except InferError as error:
-            self._fail(error.failure)
+        except Exception as error:
+            self._fail_by(error)
 
     def _add_outputs(self, call: StepCall, response: InferResponse) -> None:
         scope, names = call.scope, call.step.outputs
@@ -234,14 +231,14 @@ class EnsembleExecution:
 
     def _is_to_be_answered(self, scope: TensorScope) -> bool:
         """Whether all outputs of a scope are known now; true once for each scope, which is marked."""
-        return not self._done and all(map(scope.is_set, self._graph.outputs)) and scope.mark_answered()
+        return not self.ended and all(map(scope.is_set, self._graph.outputs)) and scope.mark_answered()
 
     def _respond(self, scope: TensorScope, is_last: bool) -> None:
         """Send the outputs of a scope, with the end if nothing is left to do.
 
         Clients of Triton rely on that: they need not ask for a response that only says that it is the last.
         """
-        if self._done:
+        if self.ended:
             return
         specs = self._entry.outputs
         present = [(name, scope.get(name)) for name in self._graph.outputs]
@@ -250,7 +247,7 @@ class EnsembleExecution:
             if tensor is None:
                 logger.debug("Composing models did not output tensor %s", name)
         if self._entry.decoupled and not (is_last and self._is_idle):
-            self._deliver(self._sink, self._response(outputs, final=False))
+            self._deliver(self.sink, self._response(outputs, final=False))
             if scope is not self._root:
                 scope.detach()
                 self._scopes -= 1
@@ -263,7 +260,7 @@ class EnsembleExecution:
 
     def _finish_if_idle(self) -> None:
         """End if no call is in flight or queued: a decoupled ensemble is complete, any other is stuck."""
-        if self._done or not self._is_idle:
+        if self.ended or not self._is_idle:
             return
         if self._entry.decoupled:
             self._finish(())
@@ -283,11 +280,10 @@ class EnsembleExecution:
 
     def _close(self) -> Sink:
         """Release everything but the calls in flight; return the sink for the final response."""
-        self._done = True
         for call in self._queued:
             self._ensemble.slots.forget(call.step.number, call)
         self._queued.clear()
-        sink, self._sink = self._sink, no_sink
+        sink, self.sink = self.sink, no_sink
         self._root.unlink()
         return sink
 
@@ -297,8 +293,8 @@ class EnsembleExecution:
             self._ensemble.statistics.record_first_response(time.monotonic_ns() - self._started_ns)
         version = str(self._entry.version)
         is_end_of_stream = final and self._entry.decoupled and not outputs
-        parameters = {} if is_end_of_stream else _sequence_parameters(self._request)
-        return InferResponse(self._entry.model, version, outputs, self._request.id, parameters, final)
+        parameters = {} if is_end_of_stream else _sequence_parameters(self.request)
+        return InferResponse(self._entry.model, version, outputs, self.request.id, parameters, final)
 
     def _with_trace(self, response: InferResponse) -> InferResponse:
         if self._traced is None:
@@ -313,9 +309,15 @@ class EnsembleExecution:
         else:
             sink(response)
 
+    def _fail_by(self, error: Exception) -> None:
+        """End with what was raised: a request ends, whatever routes its steps does."""
+        if not isinstance(error, InferError):
+            logger.error("a step of ensemble '%s' could not be sent", self._entry.name, exc_info=error)
+        self._fail(Failure.from_exception(error))
+
     def _fail(self, failure: Failure, prefixed: bool = True) -> None:
         """End with a failure; `prefixed` says that it comes from a step, rather than from the request."""
-        if self._done:
+        if self.ended:
             return
         sink = self._close()
         calls, self._calls = self._calls, {}
@@ -331,7 +333,7 @@ class EnsembleExecution:
             reason = FailureReason.OTHER  # an ensemble's own counters do not distinguish a step's reasons
         for _ in range(1 + prefixed):  # Triton counts a step's failure twice: for the step and the request
             self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, reason)
-        response = self._with_trace(InferResponse(*model, id=self._request.id, failure=failure))
+        response = self._with_trace(InferResponse(*model, id=self.request.id, failure=failure))
         # Later, because the sink must be called neither before `submit` has returned nor before `cancel` has.
         asyncio.get_running_loop().call_soon(sink, response)
 

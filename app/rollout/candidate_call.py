@@ -1,20 +1,22 @@
 """A request at the candidate of a rollout, which the stable version answers if the candidate does not."""
 
 import asyncio
+import logging
 from time import monotonic
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from app.core.errors import ErrorCode, Failure, InferError, unavailable
-from app.core.inference import Call, Sink
+from app.core.inference import Call, InFlight, Sink, no_sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.rollout import counted_call
 from app.rollout.answer import Answer
 from app.rollout.counted_call import expired, hanging
 from app.rollout.tally import is_servers
 from app.routing.table import VersionEntry
-from app.transport.channel.client import no_sink
+
+logger = logging.getLogger(__name__)
 
 _MOST_COPIED: Final = 1 << 20
 """Bytes of a calling model's tensors that are copied for two versions."""
@@ -33,7 +35,7 @@ class Versions(counted_call.Versions, Protocol):
         """Return whether a request may be repeated now; a `hedge` only while there is plenty of room."""
 
 
-class CandidateCall:
+class CandidateCall(InFlight):
     """A request at the candidate that is repeated once at the stable version when the candidate fails it.
 
     It is repeated when the candidate fails or refuses it, hangs, or is withdrawn; and, while the candidate
@@ -51,23 +53,21 @@ class CandidateCall:
         may_repeat: bool = True,
     ) -> None:
         """Use `start` instead."""
+        super().__init__(request, sink)
         self._versions = versions
         self._candidate = candidate
-        self._request = request
         # Two replicas must not write to a client's memory, nor one read that of a calling model that goes on.
         self._may_hedge = not request.regions
         if request.chain and self._may_hedge:
-            self._request = _copied(request)
-            self._may_hedge = self._request is not request
-        self._sink = sink
+            self.request = _copied(request)
+            self._may_hedge = self.request is not request
         self._begun = monotonic()
         self._answers = Answer(request), Answer(request)
         """The candidate's and the stable version's."""
-        self._asked: Call | None = None
         self._repeated: Call | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._may_repeat = may_repeat
-        self._late = self._failed = False
+        self._silent = self._failed = False
         self._expired: Failure | None = None
         self._refusal: tuple[Failure, float] | None = None
         """What the candidate has refused, and after how long, until the stable version has answered."""
@@ -86,7 +86,7 @@ class CandidateCall:
         """Ask the candidate; raise as `Router.submit` when neither version can be asked."""
         call = cls(versions, candidate, request, sink, may_repeat)
         try:
-            call._asked = versions.send(candidate, call._request, call._on_answer)
+            call.call = versions.send(candidate, call.request, call._on_answer)
         except InferError as error:
             call._count(error.failure)
             if not call._repeat():
@@ -100,15 +100,15 @@ class CandidateCall:
     def cancel(self, advice: bool = False) -> None:
         """As `Call.cancel`."""
         self._may_repeat = False
-        self._expired = None if advice else expired(self._request)
-        for call in (self._asked, self._repeated):
-            if call is not None:
-                call.cancel(advice)
+        self._expired = None if advice else expired(self.request)
+        super().cancel(advice)
+        if self._repeated is not None:
+            self._repeated.cancel(advice)
 
     def be_late(self) -> None:
         """As `Flight.be_late`."""
-        if not self._late:
-            self._late = True
+        if not self._silent:
+            self._silent = True
             self._versions.count_late(is_candidate=True)
         if self._may_hedge:
             self._repeat(hedge=True)
@@ -121,40 +121,39 @@ class CandidateCall:
         else:
             self._count(failure)
         self._cut()
-        self._pass_on_failure(failed(failure, self._request.id))
+        self._pass_on_failure(failed(failure, self.request.id))
 
     def withdraw(self) -> None:
         """As `Flight.withdraw`."""
-        answered = self._sink is no_sink
-        if answered or self._repeated is not None or self._repeat(forced=True):
+        if self.ended or self._repeated is not None or self._repeat(forced=True):
             self._cut()
         else:
             self.hurried = True
 
     def _watch_time(self) -> None:
-        deadline = self._request.deadline
+        deadline = self.request.deadline
         if deadline and self._may_repeat and self._may_hedge:
             half = (deadline - self._begun) / 2
             self._timer = asyncio.get_running_loop().call_later(half, self._repeat)
 
     def _cut(self) -> None:
         """Take the request from the candidate, whose responses are dropped from now on."""
-        asked, self._asked = self._asked, None
+        asked, self.call = self.call, None
         self._versions.flights.remove(self)
         if asked is not None:
             asked.cancel()
 
     def _on_answer(self, response: InferResponse) -> None:
         """Receive the candidate's response; without `decoupled`, one before the final one waits for that."""
-        if self._asked is None:
+        if self.call is None:
             return
         failure = self._answers[0].add(self._candidate, response)
         if not response.final:
             self._versions.flights.add(self)
-            if self._candidate.decoupled and self._sink is not no_sink:
+            if self._candidate.decoupled and not self.ended:
                 self._on_part(failure, response)
             return
-        self._asked = None
+        self.call = None
         self._versions.flights.remove(self)
         self._count(failure and (self._expired or failure))
         if failure is None or failure.code is ErrorCode.CANCELLED:
@@ -171,7 +170,7 @@ class CandidateCall:
             repeated, self._repeated = self._repeated, None
             if repeated is not None:
                 repeated.cancel()
-            self._pass_on(response)
+            self._deliver_part(response)
 
     def _on_repeated(self, response: InferResponse) -> None:
         """Receive the stable version's response."""
@@ -181,22 +180,22 @@ class CandidateCall:
         if not response.final:
             if self._candidate.decoupled:
                 self._cut()
-                self._pass_on(response)
+                self._deliver_part(response)
             return
         self._repeated = None
-        if self._asked is not None and failure is not None:  # the candidate may still answer
+        if self.call is not None and failure is not None:  # the candidate may still answer
             return
         self._settle(failure, repeated=True)
         self._finish(self._answers[1], response)
 
-    def _pass_on(self, response: InferResponse) -> None:
+    def _deliver_part(self, response: InferResponse) -> None:
         """Give the client a response of a stream, all of which one version answers from now on."""
         self._may_repeat = False
-        self._sink(response)
+        self.deliver(response)
 
     def _pass_on_failure(self, response: InferResponse) -> None:
         """Have the stable version answer what the candidate failed; if it cannot, the client gets that."""
-        if self._sink is no_sink:  # it has answered
+        if self.ended:  # it has answered
             self._settle(None, repeated=True)
         elif self._repeated is None and not self._repeat():
             self._settle(response.failure)
@@ -206,7 +205,7 @@ class CandidateCall:
         """Count the end of the request at the candidate; what it has refused, once it is known why."""
         seconds = monotonic() - self._begun
         cancelled = failure is not None and failure.code is ErrorCode.CANCELLED
-        if not (self._late or cancelled):
+        if not (self._silent or cancelled):
             self._versions.count_prompt(is_candidate=True)
         if failure is None or cancelled or is_servers(failure):
             self._failed = not (failure is None or cancelled)
@@ -226,8 +225,8 @@ class CandidateCall:
 
     def _repeat(self, hedge: bool = False, forced: bool = False) -> bool:
         """Send the request to the stable version, if there is time and room; return whether it was sent."""
-        request = self._request
-        if not self._may_repeat or 0 < request.deadline <= monotonic():
+        request = self.request
+        if not self._may_repeat or self.late:
             return False
         if not (forced or self._versions.may_repeat(hedge)):
             return False
@@ -236,10 +235,13 @@ class CandidateCall:
             self._repeated = self._versions.send(self._versions.stable, request, self._on_repeated)
         except InferError:
             return False
+        except Exception:  # the client gets what the candidate has said
+            logger.exception("repeating a request of model '%s'", self._candidate.name)
+            return False
         return True
 
     def _finish(self, answer: Answer, response: InferResponse) -> None:
-        sink, self._sink = self._sink, no_sink
+        sink, self.sink = self.sink, no_sink
         if self._timer is not None:
             self._timer.cancel()
         repeated, self._repeated = self._repeated, None

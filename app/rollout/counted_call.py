@@ -5,12 +5,12 @@ from time import monotonic
 from typing import Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, InferError
-from app.core.inference import Call, Sink
-from app.core.tensors import InferRequest, InferResponse, failed
+from app.core.inference import Call, InFlight, Sink
+from app.core.tensors import InferRequest, InferResponse
 from app.rollout.answer import Answer
 from app.rollout.flights import Flights
 from app.routing.table import VersionEntry
-from app.transport.channel.client import DEADLINE_EXCEEDED, no_sink
+from app.transport.channel.client import DEADLINE_EXCEEDED
 
 _EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 _CLOCKS_S: Final = 0.1
@@ -55,7 +55,7 @@ def hanging(entry: VersionEntry, seconds: float) -> Failure:
     return Failure(ErrorCode.UNAVAILABLE, text)
 
 
-class CountedCall:
+class CountedCall(InFlight):
     """A request at the stable version, or one of a sequence, which either version may have.
 
     One that hangs counts as failed, whatever comes later; a sequence that hangs at the candidate ends then.
@@ -64,13 +64,10 @@ class CountedCall:
     __slots__ = (
         "_answer",
         "_begun",
-        "_call",
         "_counted",
         "_failure",
         "_is_candidate",
-        "_late",
-        "_request",
-        "_sink",
+        "_silent",
         "_versions",
         "heard",
         "hurried",
@@ -78,14 +75,12 @@ class CountedCall:
 
     def __init__(self, versions: Versions, is_candidate: bool, request: InferRequest, sink: Sink) -> None:
         """Use `start` instead."""
+        super().__init__(request, sink)
         self._versions = versions
         self._is_candidate = is_candidate
-        self._request = request
-        self._sink = sink
         self._answer = Answer(request)
-        self._call: Call | None = None
         self._failure: Failure | None = None
-        self._counted = self._late = self.hurried = False
+        self._counted = self._silent = self.hurried = False
         self._begun = monotonic()
         self.heard = 0.0
 
@@ -101,7 +96,7 @@ class CountedCall:
         """Send a request that is taken to be the candidate's, or not; raise what `send` raises."""
         call = cls(versions, is_candidate, request, sink)
         try:
-            call._call = send(call._on_response)
+            call.call = send(call._on_response)
         except InferError as error:
             call._count(error.failure)
             raise
@@ -110,14 +105,13 @@ class CountedCall:
 
     def cancel(self, advice: bool = False) -> None:
         """As `Call.cancel`."""
-        self._failure = None if advice else expired(self._request)
-        if self._call is not None:
-            self._call.cancel(advice)
+        self._failure = None if advice else expired(self.request)
+        super().cancel(advice)
 
     def be_late(self) -> None:
         """As `Flight.be_late`."""
-        if not self._late:
-            self._late = True
+        if not self._silent:
+            self._silent = True
             self._find_version()
             self._versions.count_late(self._is_candidate)
 
@@ -126,20 +120,20 @@ class CountedCall:
         self._find_version()
         failure = hanging(self._versions.entry(self._is_candidate), seconds)
         self._count(failure)
-        if self._is_candidate and self._call is not None:
-            self._call.cancel()
-            self._end(failed(failure, self._request.id))
+        if self._is_candidate and self.call is not None:
+            self.call.cancel()
+            self.fail(failure)
 
     def withdraw(self) -> None:
         """As `Flight.withdraw`: a sequence goes on until it ends."""
 
     def _find_version(self) -> None:
-        if self._request.sequence_id and self._call is not None:
-            self._is_candidate = self._versions.is_candidates(self._call)
+        if self.request.sequence_id and self.call is not None:
+            self._is_candidate = self._versions.is_candidates(self.call)
 
     def _on_response(self, response: InferResponse) -> None:
         """Receive a response, of the version that was asked or the one that it names."""
-        if self._sink is no_sink:
+        if self.ended:
             return
         versions = self._versions
         if response.model_version:
@@ -148,18 +142,13 @@ class CountedCall:
         if response.final:
             versions.flights.remove(self)
             self._count(failure and (self._failure or failure))
-            self._end(response)
         else:
             versions.flights.add(self)
-            self._sink(response)
+        self.deliver(response)
 
     def _count(self, failure: Failure | None) -> None:
         if not self._counted:
             self._counted = True
             self._versions.count(self._is_candidate, failure, monotonic() - self._begun)
-            if not self._late and (failure is None or failure.code is not ErrorCode.CANCELLED):
+            if not self._silent and (failure is None or failure.code is not ErrorCode.CANCELLED):
                 self._versions.count_prompt(self._is_candidate)
-
-    def _end(self, response: InferResponse) -> None:
-        sink, self._sink = self._sink, no_sink
-        sink(response)

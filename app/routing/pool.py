@@ -98,7 +98,7 @@ class ReplicaPool:
             if self._wanted.get(replica_id, _NOWHERE).node_id == self._node_id
         ]
 
-    def submit(self, request: InferRequest, sink: Sink) -> ChannelCall | None:
+    def send(self, request: InferRequest, sink: Sink) -> ChannelCall | None:
         """Send to the replica with the fewest requests in flight; return None when no replica is usable."""
         best: Channel | None = None
         for channel in self._preferred:

@@ -1,54 +1,62 @@
 """Sends a request again when its replica has become unreachable."""
 
-from time import monotonic
+import logging
+from collections.abc import Callable
 
 from app.core.errors import InferError
-from app.core.inference import Sink
+from app.core.inference import InFlight, Sink
 from app.core.tensors import InferRequest, InferResponse
-from app.routing.pool import ReplicaPool
-from app.transport.channel.client import ChannelCall, no_sink
+from app.transport.channel.client import ChannelCall
+
+logger = logging.getLogger(__name__)
+
+Send = Callable[[InferRequest, Sink], ChannelCall | None]
+"""As `ReplicaPool.send`."""
 
 
-class RepeatedCall:
+class RepeatedCall(InFlight):
     """A request that is sent a second time, once, if its replica is stopped or out of reach.
 
     It has one response, and belongs to no sequence. A request whose replica crashed, or is busy for long, is
     not repeated: it may itself be the cause, and would do the same to the next replica.
     """
 
-    def __init__(self, pool: ReplicaPool, request: InferRequest, sink: Sink) -> None:
+    __slots__ = ("_send",)
+
+    call: ChannelCall
+
+    def __init__(self, send: Send, request: InferRequest, sink: Sink) -> None:
         """Use `start` instead."""
-        self._sink = sink
-        self._call: ChannelCall | None = None
-        self._again: tuple[ReplicaPool, InferRequest] | None = (pool, request)
+        super().__init__(request, sink)
+        self._send: Send | None = send
 
     @classmethod
-    def start(cls, pool: ReplicaPool, request: InferRequest, sink: Sink) -> "RepeatedCall | None":
-        """Send a request; see `ReplicaPool.submit`."""
-        started = cls(pool, request, sink)
-        started._call = pool.submit(request, started._on_response)
-        return started if started._call is not None else None
-
-    def cancel(self, advice: bool = False) -> None:
-        """As `Call.cancel`."""
-        self._again = None
-        if self._call is not None:
-            self._call.cancel(advice)
+    def start(cls, send: Send, request: InferRequest, sink: Sink) -> "RepeatedCall | None":
+        """Send a request; return None where `send` does."""
+        started = cls(send, request, sink)
+        call = send(request, started._on_response)
+        if call is None:
+            return None
+        started.call = call
+        return started
 
     def _on_response(self, response: InferResponse) -> None:
-        again, self._again = self._again, None
-        if response.failure is not None and again is not None and self._sent(*again):
+        send, self._send = self._send, None
+        if response.failure is not None and send is not None and self._sent_again(send):
             return
-        sink, self._sink = self._sink, no_sink
-        sink(response)
+        self.deliver(response)
 
-    def _sent(self, pool: ReplicaPool, request: InferRequest) -> bool:
+    def _sent_again(self, send: Send) -> bool:
         """Send the request again if its replica is unreachable and there is time; return whether it was."""
-        call = self._call
-        if call is None or not call.channel.unreachable or 0 < request.deadline <= monotonic():
+        if self.cancelled or self.advised or self.late or not self.call.channel.unreachable:
             return False
         try:
-            self._call = pool.submit(request, self._on_response)
+            call = send(self.request, self._on_response)
         except InferError:
             return False
-        return self._call is not None
+        except Exception:  # the client gets the failure that it has
+            logger.exception("repeating a request of model '%s'", self.request.model_name)
+            return False
+        if call is not None:
+            self.call = call
+        return call is not None

@@ -187,7 +187,7 @@ class Router:
             return self._submit_without_pool(entry, request, sink)
         if request.sequence_id and entry.keeps_sequences:
             return self.submit_sequence((entry,), request, sink)
-        call = RepeatedCall.start(pool, request, sink) if pool.repeats else pool.submit(request, sink)
+        call = RepeatedCall.start(pool.send, request, sink) if pool.repeats else pool.send(request, sink)
         if call is None:
             if entry.idle and self.waiting is not None:
                 return self.waiting.submit(entry, request, sink)

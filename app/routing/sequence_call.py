@@ -6,11 +6,11 @@ from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import Failure, InferError, unavailable
-from app.core.inference import Sink
+from app.core.inference import InFlight, Sink
 from app.core.sequences import END_SEQUENCES, is_missing_start, missing_start
 from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
-from app.transport.channel.client import Channel, ChannelCall, no_sink
+from app.transport.channel.client import Channel, ChannelCall
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class StaleSequences:
             del self._untold[channel]
 
 
-class SequenceCall:
+class SequenceCall(InFlight):
     """A request that continues a sequence, retried until it reaches the replica that serves the sequence.
 
     That is the first choice, unless replicas were added or removed since the sequence started. Any other
@@ -115,43 +115,35 @@ class SequenceCall:
         explain: Explain,
         stale: StaleSequences,
     ) -> None:
+        super().__init__(request, sink)
         self._stale = stale
         self._others = iter(channels[1:])
-        self._request = request
-        self._sink = sink
         self._explain = explain
-        self._cancelled = False
-        self._call: ChannelCall = channels[0].submit(request, self._on_response)
+        self.call: ChannelCall = channels[0].submit(request, self._on_response)
 
     @property
     def channel(self) -> Channel:
         """The channel to the replica that is asked now."""
-        return self._call.channel
-
-    def cancel(self, advice: bool = False) -> None:
-        """As `Call.cancel`."""
-        self._cancelled = True
-        self._call.cancel(advice)
+        return self.call.channel
 
     def _on_response(self, response: InferResponse) -> None:
         failure = response.failure
         if failure is not None and is_missing_start(failure):
-            other = None if self._cancelled else next(self._others, None)
+            other = None if self.cancelled or self.advised else next(self._others, None)
             if other is None:
-                self._finish(self._explain(self._request, failure))
+                self._finish(self._explain(self.request, failure))
                 return
             try:
-                self._call = other.submit(self._request, self._on_response)
+                self.call = other.submit(self.request, self._on_response)
                 return
-            except InferError as refused:
-                response = failed(refused, self._request.id)
+            except Exception as refused:
+                response = failed(refused, self.request.id)
         if response.final:
             self._finish(response)
         else:
-            self._sink(response)
+            self.deliver(response)
 
     def _finish(self, response: InferResponse) -> None:
-        if self._request.sequence_end:
-            self._stale.end(self._others, self._request.sequence_id)
-        sink, self._sink = self._sink, no_sink
-        sink(response)
+        if self.request.sequence_end:
+            self._stale.end(self._others, self.request.sequence_id)
+        self.deliver(response)

@@ -13,9 +13,9 @@ from typing import Final, Protocol
 import msgspec
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
-from app.core.inference import Call, Sink
+from app.core.inference import Call, InFlight, Sink
 from app.core.tasks import Tasks
-from app.core.tensors import InferRequest, failed
+from app.core.tensors import InferRequest
 from app.routing.table import NotLoaded, VersionEntry, not_ready
 from app.transport.channel.client import DEADLINE_EXCEEDED
 
@@ -217,39 +217,36 @@ class WaitingRoom:
                 waiter.fail(failure)
 
 
-class WaitingCall:
+class WaitingCall(InFlight):
     """A request in the waiting room, and later where it was submitted."""
+
+    __slots__ = ("_entry", "_models", "_room", "waiter")
 
     def __init__(
         self, room: WaitingRoom, models: Models, entry: VersionEntry, request: InferRequest, sink: Sink
     ) -> None:
-        self.waiter = _Waiter(self._go, self._fail, sum(len(tensor.data) for tensor in request.inputs))
+        super().__init__(request, sink)
+        self.waiter = _Waiter(self._go, self.fail, sum(len(tensor.data) for tensor in request.inputs))
         self._room = room
         self._models = models
         self._entry = entry
-        self._request = request
-        self._sink = sink
-        self._call: Call | None = None
 
     def cancel(self, advice: bool = False) -> None:
         """As `Call.cancel`."""
-        if self._call is not None:
-            self._call.cancel(advice)
+        if self.call is not None:
+            self.call.cancel(advice)
         elif self._room.remove(self.waiter):
-            asyncio.get_running_loop().call_soon(self._fail, _CANCELLED)
+            asyncio.get_running_loop().call_soon(self.fail, _CANCELLED)
 
     def _go(self) -> None:
-        request = self._request
+        request = self.request
         try:
             current = self._models.resolve(request.model_name, request.model_version)
             if current.decoupled != self._entry.decoupled:  # the caller is prepared for the other kind
                 raise not_ready(current, "only its load told whether it is decoupled; send the request again")
-            self._call = self._models.submit(current, request, self._sink)
+            self.call = self._models.submit(current, request, self.deliver)
         except Exception as error:
-            self._fail(Failure.from_exception(error))
-
-    def _fail(self, failure: Failure) -> None:
-        self._sink(failed(failure, self._request.id))
+            self.fail(error)
 
 
 def _set(future: "asyncio.Future[Failure | None]", failure: Failure | None) -> None:

@@ -5,24 +5,21 @@ from time import monotonic_ns
 
 from msgspec.structs import replace
 
-from app.core.inference import Call, Sink
+from app.core.inference import Call, InFlight, Sink
 from app.core.tensors import InferRequest, InferResponse, RolloutHint
 from app.core.traced import OpenCall
 from backends.base import Request
 from deployments.execution.request_activity import RequestActivity
 
 
-class BlsCall:
+class BlsCall(InFlight):
     """A call made during an execution of `callers`, one batch: it may be for any of them."""
 
-    __slots__ = ("_advised", "_call", "_callers", "_cancelled", "_sent_ns", "_sink", "_trace", "request")
+    __slots__ = ("_callers", "_sent_ns", "_trace")
 
     def __init__(self, request: InferRequest, sink: Sink, callers: Sequence[Request]) -> None:
-        self.request = request
-        self._sink = sink
+        super().__init__(request, sink)
         self._callers = callers
-        self._call: Call | None = None
-        self._cancelled = self._advised = False
         self._sent_ns = monotonic_ns() if request.trace else 0
         self._trace: OpenCall | None = None
 
@@ -40,11 +37,9 @@ class BlsCall:
             first.activity = RequestActivity()
         return replace(self.request, rollout=RolloutHint(key=first.infer.id or first.activity.name))
 
-    def on_sent(self, call: Call) -> None:
+    def sent(self, call: Call) -> None:
         """Add the call to the activity of its callers, and to the trace of the first that is traced."""
-        self._call = call
-        if self._cancelled or self._advised:
-            call.cancel(advice=not self._cancelled)
+        super().sent(call)
         for caller in self._callers:
             if caller.activity is None:
                 caller.activity = RequestActivity()
@@ -52,21 +47,12 @@ class BlsCall:
             if self._sent_ns and caller.infer.trace and self._trace is None:
                 self._trace = caller.activity.traced.begin(self.request, self._sent_ns)
 
-    def cancel(self, advice: bool = False) -> None:
-        """Cancel the call, now or as soon as it is sent; see `Call.cancel`."""
-        if advice:
-            self._advised = True
-        else:
-            self._cancelled = True
-        if self._call is not None:
-            self._call.cancel(advice)
-
     def cancel_unwanted(self) -> None:
         """Cancel the call if no request waits for it any more."""
-        if self._call is not None and self.unwanted:
-            self._call.cancel()
+        if self.call is not None and self.unwanted:
+            self.call.cancel()
 
-    def on_response(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         """Pass on a response; with the final one, the call ends in the trace and in its callers' activity."""
         if self._trace is not None:
             self._trace.record(response)
@@ -74,7 +60,7 @@ class BlsCall:
             for caller in self._callers:
                 if caller.activity is not None:
                     caller.activity.in_flight.discard(self)
-        self._sink(response)
+        super().deliver(response)
 
 
 def _is_wanted(caller: Request) -> bool:

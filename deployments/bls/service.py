@@ -20,7 +20,7 @@ from app.core.errors import ErrorCode, Failure, FailureReason, InferError, inter
 from app.core.inference import Cancel, Sink
 from app.core.statistics import EnsembleReports
 from app.core.tasks import Tasks
-from app.core.tensors import InferRequest, InferResponse, failed
+from app.core.tensors import InferRequest, InferResponse
 from app.ensemble.runner import EnsembleRunner
 from app.rollout.reporter import OutcomeReporter
 from app.rollout.traffic import RolloutTraffic
@@ -218,9 +218,9 @@ class ModelCalls(Calls):
             error = None if task.cancelled() else task.exception()
             opened = self._opened()
             if error is not None:
-                call.on_response(failed(error))
+                call.fail(error)
             elif task.cancelled() or opened is None:
-                call.on_response(failed(_SHUTTING_DOWN))
+                call.fail(_SHUTTING_DOWN)
             else:
                 self._send(opened.router, call, decoupled)
 
@@ -231,18 +231,18 @@ class ModelCalls(Calls):
         try:
             entry = self._resolve(router, request, decoupled)
             if call.unwanted:
-                call.on_response(failed(_CANCELLED))
+                call.fail(_CANCELLED)
                 return
             if entry.split is not None:
                 request = call.split_request()
-            sent = router.submit(entry, request, call.on_response)
+            sent = router.submit(entry, request, call.deliver)
         except NotLoaded as idle:
             self._send_after(router.wait_loaded(idle.entry), call, decoupled)
             return
         except Exception as error:
-            call.on_response(failed(error))
+            call.fail(error)
             return
-        call.on_sent(sent)
+        call.sent(sent)
 
     @staticmethod
     def _resolve(router: Router, infer: InferRequest, decoupled: bool) -> VersionEntry:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import msgspec
 
 from app.core.errors import unavailable
-from app.core.inference import Sink
-from app.core.tensors import InferRequest, failed
+from app.core.inference import InFlight, Sink
+from app.core.tensors import InferRequest
 from app.transport.channel.client import Channel
 from deployments.spec import ModelSpec
 
@@ -58,31 +58,18 @@ def _close_opened(opening: "asyncio.Task[Channel]") -> None:
         opening.result().close()
 
 
-class _Waiting:
+class _Waiting(InFlight):
     """A request that waits for the channel."""
-
-    def __init__(self, request: InferRequest, sink: Sink) -> None:
-        self._request = request
-        self._sink = sink
-        self._cancelled = False
-        self._cancel: Callable[[], None] | None = None
 
     def send(self, opening: "asyncio.Task[Channel]") -> None:
         """Send it, or fail it with the reason why there is no channel."""
         try:
-            self._cancel = opening.result().submit(self._request, self._sink).cancel
+            call = opening.result().submit(self.request, self.sink)
         except (OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
-            name = self._request.model_name
-            self._sink(failed(unavailable(f"model '{name}': its process cannot be reached: {reason}")))
+            name = self.request.model_name
+            self.fail(unavailable(f"model '{name}': its process cannot be reached: {reason}"))
         except Exception as error:
-            self._sink(failed(error, self._request.id))
+            self.fail(error)
         else:
-            if self._cancelled:
-                self._cancel()
-
-    def cancel(self) -> None:
-        """Cancel it, now or as soon as it is sent."""
-        self._cancelled = True
-        if self._cancel is not None:
-            self._cancel()
+            self.sent(call)

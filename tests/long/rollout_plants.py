@@ -36,9 +36,8 @@ PLANTS: Final = {
     # A rollout that costs the stable version's clients 20 ms.
     "late-answers": Plant(
         "app/rollout/counted_call.py",
-        "        sink, self._sink = self._sink, no_sink\n        sink(response)",
-        "        sink, self._sink = self._sink, no_sink\n"
-        "        asyncio.get_running_loop().call_later(0.02, sink, response)",
+        "        self.deliver(response)",
+        "        asyncio.get_running_loop().call_later(0.02, self.deliver, response)",
     ),
     # Requests in flight are not watched.
     "hang": Plant(

@@ -9,8 +9,8 @@ from time import monotonic
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, unavailable
-from app.core.inference import Sink
-from app.core.tensors import InferRequest, InferResponse, failed
+from app.core.inference import Sink, no_sink
+from app.core.tensors import InferRequest, failed
 from app.transport.channel.cancellation import AWAITED_S, CANCELLED, cancelled_sink
 from app.transport.channel.compiled_ends import client_end
 from app.transport.channel.connection import Connection
@@ -37,12 +37,6 @@ _DEFAULTS: Final = TransportSettings()
 def lost_message(cause: str) -> str:
     """Return the default message for requests whose connection is lost, or that its replica cannot answer."""
     return f"connection to model replica lost: {cause}"
-
-
-def no_sink(_: InferResponse) -> None:
-    """Ignore a response: the sink of a request that had its final one."""
-    # The receiver keeps the call to cancel it; if the call kept the receiver's sink, the two would be a
-    # reference cycle, which only the garbage collector could free.
 
 
 class ChannelCall:

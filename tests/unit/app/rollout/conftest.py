@@ -10,6 +10,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core import inference
 from app.core.errors import ErrorCode, Failure
 from app.core.inference import Sink
 from app.core.rollout.outcomes import StepOutcomes, VersionOutcomes
@@ -176,7 +177,7 @@ def counts(outcomes: VersionOutcomes) -> tuple[int, int, int, int]:
 @pytest.fixture
 def rollout(monkeypatch: pytest.MonkeyPatch) -> Rollout:
     made = Rollout()
-    for module in (candidate_call, counted_call, flights):
+    for module in (candidate_call, counted_call, flights, inference):
         monkeypatch.setattr(module, "monotonic", lambda: made.clock.now)
     loop = SimpleNamespace(call_later=made.clock.call_later)
     monkeypatch.setattr(candidate_call, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))

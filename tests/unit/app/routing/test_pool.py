@@ -30,7 +30,7 @@ class Bench:
         await until(lambda: len(self.pool.channels) == len(replicas))
 
     def submit(self, count: int = 1) -> list[Any]:
-        return [self.pool.submit(request(str(number)), self.sink) for number in range(count)]
+        return [self.pool.send(request(str(number)), self.sink) for number in range(count)]
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def silence(channel: Channel, monkeypatch: pytest.MonkeyPatch, obstacle: str) ->
 
 
 def start_call(pool: ReplicaPool, sink: Sink, **fields: Any) -> RepeatedCall:
-    call = RepeatedCall.start(pool, InferRequest("m", "", (), id="1", **fields), sink)
+    call = RepeatedCall.start(pool.send, InferRequest("m", "", (), id="1", **fields), sink)
     assert call is not None
     return call
 
@@ -121,12 +121,12 @@ async def test_a_busy_replica_is_chosen_only_if_there_is_no_other(
     channels = await connect(pool, a, b)
     silence(channels["a"], monkeypatch, "")
     for _ in range(3):
-        pool.submit(request(), Sink())
+        pool.send(request(), Sink())
     await until(lambda: b.taken == 3)
     assert not a.taken and pool.available
     silence(channels["b"], monkeypatch, "")
     assert not pool.available
-    pool.submit(request(), Sink())
+    pool.send(request(), Sink())
     await until(lambda: a.taken == 1)
     assert pool.trouble == "replica a: no answer for 3 s; replica b: no answer for 3 s"
     channels["a"]._pong_received(None)
@@ -143,7 +143,7 @@ async def test_a_stopped_replica_gets_nothing_and_is_the_last_for_sequences(
     silence(channels["a"], monkeypatch, "its process 7 is stopped")
     assert {tuple(pool.channels_for(number)) for number in range(1, 20)} == {(channels["b"], channels["a"])}
     silence(channels["b"], monkeypatch, "its process 8 is stopped")
-    assert pool.submit(request(), Sink()) is None
+    assert pool.send(request(), Sink()) is None
     assert "replica b: no answer for 3 s, its process 8 is stopped" in pool.trouble
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from app.core.inference import no_sink
 from app.core.rollout.status import RolloutChange
 from app.core.server_metadata import EXTENSIONS
 from app.core.tensors import InferRequest
@@ -15,7 +16,6 @@ from app.ingress.service.routed import RoutedInferenceService
 from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import GeneralSettings, IngressSettings, RepositorySettings, ServerSettings
-from app.transport.channel.client import no_sink
 from tests.unit.app.routing_fakes import (
     SETTINGS,
     FakeChannel,
