@@ -141,6 +141,8 @@ class CountedCall(InFlight):
         failure = self._answer.add(versions.entry(self._is_candidate), response)
         if response.final:
             versions.flights.remove(self)
+            if failure is None and not self._is_candidate:  # also if it took so long that it has failed
+                versions.flights.durations.add(monotonic() - self._begun)
             self._count(failure and (self._failure or failure))
         else:
             versions.flights.add(self)

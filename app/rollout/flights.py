@@ -1,13 +1,15 @@
 """Watches the requests of a rollout that are in flight from this process, for those that get no answer.
 
 A request is *late* when its version has been silent for ten times as long as the stable version's slowest
-answers take lately, and *hangs* when it has been for `hang_seconds`. Both are counted, for both versions
+answers usually take, and *hangs* when it has been for `hang_seconds`. Both are counted, for both versions
 alike; what is done about it is the request's matter.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from itertools import takewhile
+from statistics import median
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -18,12 +20,16 @@ SWEEP_S: Final = 0.25
 """Between two looks at what is in flight, while anything is."""
 LATE_S: Final = 1.0
 _LATE_TIMES: Final = 10.0
-_HANG_TIMES: Final = 3.0
+_HANG_TIMES: Final = 2.0
 _QUANTILE: Final = 0.99
 _FEW: Final = 20
 """Answers without which the stable version's quantile is not known."""
-_MOST: Final = 4096
-"""Answers after which earlier ones count half."""
+_INTERVAL_S: Final = 1.0
+_MANY: Final = 100
+"""Answers without which an interval is not over, since it has no such quantile."""
+_INTERVALS: Final = 60
+"""That are remembered."""
+_LATEST: Final = 3
 _BLOCKED_S: Final = 0.5
 """By how much a look may come too late before this process is taken to have stood still."""
 
@@ -32,27 +38,46 @@ CallLater = Callable[[float, Callable[[], object]], Any]
 
 
 class Durations:
-    """How long the stable version's answers took lately."""
+    """How long the stable version's answers took lately, in most intervals.
+
+    A stall makes a hundred answers slow at once. Were answers counted, rather than intervals, one stall
+    would hide for minutes that the candidate hangs.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self._total = 0
+        self._begun = 0.0
+        self._highs: deque[float] = deque(maxlen=_INTERVALS)
 
     def add(self, seconds: float) -> None:
         """Count an answer."""
         number = log_bucket(seconds * 1e6)
         self._counts[number] = self._counts.get(number, 0) + 1
-        self._total += 1
-        if self._total >= _MOST:
-            self._counts = {each: count // 2 for each, count in self._counts.items() if count > 1}
-            self._total = sum(self._counts.values())
+
+    def end_interval(self, now: float) -> None:
+        """End the present interval, if it is long and has enough answers."""
+        if now - self._begun >= _INTERVAL_S and sum(self._counts.values()) >= _MANY:
+            self._highs.append(_high(self._counts))
+            self._counts.clear()
+            self._begun = now
 
     @property
-    def high(self) -> float:
-        """Their 99 % quantile in seconds; 0 while few are known."""
-        if self._total < _FEW:
-            return 0.0
-        return microseconds(quantile_position(self._counts, _QUANTILE)) / 1e6
+    def usual(self) -> float:
+        """The median of the intervals' 99 % quantiles in seconds; 0 while few answers are known."""
+        return median(self._highs) if self._highs else self._present
+
+    @property
+    def latest(self) -> float:
+        """The highest of the latest intervals: while load rises, more than what is usual."""
+        return max([*self._highs][-_LATEST:], default=self._present)
+
+    @property
+    def _present(self) -> float:
+        return _high(self._counts) if sum(self._counts.values()) >= _FEW else 0.0
+
+
+def _high(counts: Mapping[int, int]) -> float:
+    return microseconds(quantile_position(counts, _QUANTILE)) / 1e6
 
 
 class Flight(Protocol):
@@ -81,7 +106,7 @@ class Flights:
 
     Attributes:
         durations: of the stable version's answers.
-        hang_seconds: see `RolloutSpec`; longer where the stable version itself takes a third of that.
+        hang_seconds: see `RolloutSpec`; longer where the stable version itself takes half of that.
         withdrawn: why the candidate is not served any more; "" while it is.
     """
 
@@ -93,7 +118,7 @@ class Flights:
         self._prompt: dict[Flight, None] = {}
         self._late: dict[Flight, None] = {}
         """Both in the order of their silence, the longest first."""
-        self._high = 0.0
+        self._usual = self._latest = 0.0
         self._due: float | None = None
         self._stood_still = 0.0
 
@@ -104,12 +129,12 @@ class Flights:
     @property
     def hang_s(self) -> float:
         """Seconds of silence after which a request hangs."""
-        return max(self.hang_seconds, _HANG_TIMES * self._high)
+        return max(self.hang_seconds, _HANG_TIMES * self._usual, self._latest)
 
     @property
     def late_s(self) -> float:
         """Seconds of silence after which a request is late; those of a hang while the usual is not known."""
-        return min(max(LATE_S, _LATE_TIMES * self._high), self.hang_s) if self._high else self.hang_s
+        return min(max(LATE_S, _LATE_TIMES * self._usual), self.hang_s) if self._usual else self.hang_s
 
     def add(self, flight: Flight) -> None:
         """Watch a request that is sent, or has had a response."""
@@ -139,8 +164,10 @@ class Flights:
 
     def sweep(self) -> None:
         """Find the requests that are late, or hang."""
-        self._high = self.durations.high
-        late_s, hang_s, now = self.late_s, self.hang_s, self.now()
+        now = self.now()
+        self.durations.end_interval(now)
+        self._usual, self._latest = self.durations.usual, self.durations.latest
+        late_s, hang_s = self.late_s, self.hang_s
         for flight in list(takewhile(lambda flight: now - flight.heard >= late_s, self._prompt)):
             del self._prompt[flight]
             self._late[flight] = None

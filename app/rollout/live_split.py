@@ -120,10 +120,7 @@ class LiveSplit:
     ) -> None:
         """Count a request that a version has answered or failed after so many seconds; see `record`."""
         record(self._outcomes.of(is_candidate), failure, seconds, blamed)
-        if not is_candidate:
-            if failure is None:
-                self.flights.durations.add(seconds)
-        elif failure is not None:
+        if is_candidate and failure is not None:
             self._notice_losses()
 
     def count_late(self, is_candidate: bool) -> None:

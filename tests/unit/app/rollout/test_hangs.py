@@ -97,10 +97,29 @@ def test_no_candidate_is_given_up_for_being_late(rollout: Rollout) -> None:
 def test_a_stable_version_that_is_slow_itself_makes_nothing_a_hang(rollout: Rollout) -> None:
     asked_stable(rollout, 8.0)
     rollout.send()
-    rollout.clock.wait(20.0)
+    rollout.clock.wait(15.0)
     assert len(rollout.router.asked) == 1
-    rollout.clock.wait(10.0)
+    rollout.clock.wait(5.0)
     assert rollout.last().version == 1
+
+
+def test_a_stall_does_not_hide_that_the_candidate_hangs(rollout: Rollout) -> None:
+    for _ in range(4):
+        asked_stable(rollout, 1.0, 200)
+    asked_stable(rollout, 6.0, 1000)
+    asked_stable(rollout, 1.0, 200)
+    rollout.send()
+    rollout.clock.wait(10.5)
+    assert rollout.last().version == 1
+
+
+def test_nothing_hangs_for_being_as_slow_as_the_stable_version_is_now(rollout: Rollout) -> None:
+    for seconds in (1.0, 1.0, 1.0, 12.0):
+        asked_stable(rollout, seconds, 200)
+    rollout.send()
+    candidate = rollout.last()
+    rollout.clock.wait(11.5)
+    assert not candidate.cancelled
 
 
 def test_the_stable_version_counts_as_failed_too_but_answers(rollout: Rollout) -> None:

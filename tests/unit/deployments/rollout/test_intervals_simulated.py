@@ -141,11 +141,14 @@ class Usual:
 
     def __init__(self) -> None:
         self._flights = Flights()
+        self._seconds = 0
 
     def learn(self, times: dict[int, int]) -> None:
         for bucket, count in times.items():
             for _ in range(count):
                 self._flights.durations.add(2 ** (bucket / 4) / 1e6)
+        self._seconds += 1
+        self._flights.durations.end_interval(self._seconds)
         self._flights.sweep()
 
     @property
