@@ -1,7 +1,7 @@
 """The request path without a cluster: front and replica as two processes, CPU time per request of each.
 
 python -m benchmarks.request_path
-python -m benchmarks.request_path --against ../other-checkout --only 'grpc identity x8'
+python -m benchmarks.request_path --against ../other-checkout --only 'grpc identity x8' --data-plane python
 
 The ingress is both fronts over the routed service, the replica a served model behind a channel server; only
 Serve, which is not on the path, is missing. Rates depend on who else uses the machine, CPU time much less;
@@ -25,6 +25,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.native.choice import CHOICES
+
 ROOT = Path(__file__).resolve().parent.parent
 WARMUP_S = 0.5
 
@@ -47,11 +49,12 @@ class Cell(NamedTuple):
 # The served processes.
 
 
-def serve_replica(model: str, directory: Path) -> None:
+def serve_replica(model: str, directory: Path, data_plane: str) -> None:
     """Load an example model and answer a channel until the parent closes the pipe."""
     from app.transport.channel.server import ChannelServer
     from app.transport.event_loop_thread import LoopThread, freeze_heap
     from app.transport.memory.client_regions import use_mappings
+    from app.transport.settings import TransportSettings
     from benchmarks.one_process import KEY
     from deployments.replica.control import ReplicaHandler
     from deployments.replica.loading import load_model
@@ -59,12 +62,12 @@ def serve_replica(model: str, directory: Path) -> None:
 
     plane = LoopThread("data-plane")
     plane.loop.call_soon_threadsafe(use_mappings)
-    served = load_model(_spec(model, directory), plane, without_serve)
+    served = load_model(_spec(model, directory, data_plane), plane, without_serve)
     freeze_heap()
 
     async def listen() -> list[str]:
         await served.open()
-        server = ChannelServer(ReplicaHandler(served), KEY)
+        server = ChannelServer(ReplicaHandler(served), KEY, TransportSettings(data_plane=data_plane))
         return await server.listen(str(directory / "private" / f"{os.getpid()}.sock"))
 
     print(*plane.call(listen()), flush=True)
@@ -72,8 +75,9 @@ def serve_replica(model: str, directory: Path) -> None:
     served.close(timeout=5)
 
 
-def _spec(model: str, directory: Path) -> Any:
+def _spec(model: str, directory: Path, data_plane: str) -> Any:
     from app.core.config.normalise import normalise
+    from app.transport.settings import TransportSettings
     from benchmarks.one_process import KEY
     from benchmarks.workloads import read_config
     from deployments.spec import ModelSpec
@@ -91,22 +95,23 @@ def _spec(model: str, directory: Path) -> Any:
         fingerprint="",
         key=KEY,
         socket_directory="",
+        transport=TransportSettings(data_plane=data_plane),
     )
 
 
-def serve_ingress(model: str, address: str) -> None:
+def serve_ingress(model: str, address: str, data_plane: str) -> None:
     """Serve both fronts in front of one replica until the parent closes the pipe."""
     from app.transport.event_loop_thread import LoopThread, freeze_heap
 
     plane = LoopThread("data-plane")
     kept: list[Any] = []
-    ports = plane.call(_open_ingress(model, address, kept))
+    ports = plane.call(_open_ingress(model, address, data_plane, kept))
     freeze_heap()
     print(*ports, flush=True)
     sys.stdin.read()
 
 
-async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int, int]:
+async def _open_ingress(model: str, address: str, data_plane: str, kept: list[Any]) -> tuple[int, int]:
     from app.ingress.client_memory.registry import SharedMemory
     from app.ingress.grpc.front import GrpcFront
     from app.ingress.rest.front import HttpFront
@@ -117,13 +122,13 @@ async def _open_ingress(model: str, address: str, kept: list[Any]) -> tuple[int,
     from benchmarks.one_process import StaticRouter
     from benchmarks.workloads import read_config
 
-    router = StaticRouter({"unix": address, "tcp": ""}, TransportSettings())
+    router = StaticRouter({"unix": address, "tcp": ""}, TransportSettings(data_plane=data_plane))
     config = read_config(ROOT / "model_repository", model).SerializeToString()
     entry = VersionEntry(model, 1, ModelState.READY, "", f"{model}:1", config)
     await router.apply(RoutingTable(1, True, (entry,)))
     regions = SharedMemory(os.path.join(os.path.dirname(address.removeprefix("unix:")), "regions"))
     service = RoutedInferenceService(ServerSettings(), router, None, regions)  # type: ignore[arg-type]
-    http, grpc = HttpFront(service), GrpcFront(service)
+    http, grpc = HttpFront(service, data_plane=data_plane), GrpcFront(service, data_plane=data_plane)
     kept += (http, grpc)
     return await http.start("127.0.0.1", 0), await grpc.start("127.0.0.1", 0)
 
@@ -160,9 +165,9 @@ def running(tree: Path, *role: str) -> Iterator[tuple[int, list[str]]]:
             process.kill()
 
 
-def start(stack: ExitStack, name: str, tree: Path, model: str, directory: Path) -> Side:
-    replica, (address, *_) = stack.enter_context(running(tree, "replica", model, str(directory)))
-    ingress, ports = stack.enter_context(running(tree, "ingress", model, address))
+def start(stack: ExitStack, name: str, tree: Path, model: str, directory: Path, plane: str) -> Side:
+    replica, (address, *_) = stack.enter_context(running(tree, "replica", model, str(directory), plane))
+    ingress, ports = stack.enter_context(running(tree, "ingress", model, address, plane))
     return Side(name, ingress, replica, *map(int, ports))
 
 
@@ -222,7 +227,10 @@ def compare(arguments: argparse.Namespace) -> None:
         with ExitStack() as stack:
             generator = stack.enter_context(Generator())
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            sides = [start(stack, name, tree, workload.model, scratch) for name, tree in trees]
+            sides = [
+                start(stack, name, tree, workload.model, scratch, arguments.data_plane)
+                for name, tree in trees
+            ]
             if workload.regions:
                 share(stack, workload, sides[0])
             for protocol, connections, key in keys:
@@ -270,13 +278,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", type=Path, action="append", default=[], help="another source tree")
     parser.add_argument("--record", action="store_true", help="write a file of benchmarks/results too")
+    parser.add_argument("--data-plane", choices=CHOICES, default="auto")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     match arguments.role:
-        case ["replica", model, directory]:
-            serve_replica(model, Path(directory))
-        case ["ingress", model, address]:
-            serve_ingress(model, address)
+        case ["replica", model, directory, data_plane]:
+            serve_replica(model, Path(directory), data_plane)
+        case ["ingress", model, address, data_plane]:
+            serve_ingress(model, address, data_plane)
         case _:
             from benchmarks import results
 
