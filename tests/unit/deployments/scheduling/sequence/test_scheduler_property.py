@@ -164,7 +164,8 @@ class Clients:
         try:
             answer, cancel = self._bench.submit(IDS[place], number, **SENT[step])
         except InferError as error:
-            assert "must specify the START flag" in error.message and "start" not in SENT[step]
+            shed = "is overloaded" in error.message and step.startswith("impatient")  # on a slow machine
+            assert shed or ("must specify the START flag" in error.message and "start" not in SENT[step])
             return
         if "start" in SENT[step]:
             self._current[place] = []
