@@ -1,4 +1,4 @@
-/* The check of a request against a model's configuration, as `_plain_rows` in `app/core/config/request_check.py`. */
+/* The check of a request against a model's configuration: what it does not pass goes to `app/core/config/request_check.py`. */
 #pragma once
 
 #include "messages.h"

@@ -20,11 +20,16 @@ def compiled_requests(settings: TransportSettings, config: mc.ModelConfig, versi
 
 
 class Make:
-    """Makes the compiled way of a model's requests from what its replica has."""
+    """Makes the compiled way of a model's requests from what its replica has.
+
+    Attributes:
+        plain_rows: see `RequestChecker`.
+    """
 
     def __init__(self, messages: "Messages", config: mc.ModelConfig, version: str) -> None:
         self._messages = messages
         self._check = plain_check(messages, config)
+        self.plain_rows = self._check.rows
         self._model = config.name, version
 
     def __call__(self, **parts: Any) -> "PlainRequests":
@@ -35,7 +40,7 @@ class Make:
 
 
 def plain_check(messages: "Messages", config: mc.ModelConfig) -> "PlainCheck":
-    """Return the compiled `RequestChecker._plain_rows` of a model."""
+    """Return what says which requests are plainly right for a model."""
     from app.native.extension import PlainCheck
 
     inputs = tuple((s.name, s.datatype, s.itemsize, s.dims, s.optional) for s in input_specs(config))

@@ -69,7 +69,7 @@ class ServedModel:
         self.instances = make_instances(self._responses)
         self._environment = environment
         self._version = str(model.version)
-        self._checker = RequestChecker(model.config)
+        self._checker = RequestChecker(model.config, *(() if compiled is None else (compiled.plain_rows,)))
         self._is_decoupled = model.config.model_transaction_policy.decoupled
         self._times_first = statistics.times_first
         self._in_flight: set[QueuedRequest] = set()

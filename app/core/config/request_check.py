@@ -5,7 +5,7 @@ Texts, and the order in which they are found, are those of `InferenceRequest::No
 bad tensors the reverse: of two, Triton names the one given last.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import prod
 from struct import Struct
 from typing import Final
@@ -24,7 +24,7 @@ from app.core.config.request_hints import (
 from app.core.datatypes import DATATYPES
 from app.core.errors import InferError, invalid_arg
 from app.core.hints import did_you_mean, hinted, named
-from app.core.tensors import Buffer, InferRequest, RequestedOutput, Tensor
+from app.core.tensors import Buffer, InferRequest, Tensor
 
 _INT64_MAX: Final = (1 << 63) - 1
 _NAMES_SHOWN: Final = 128
@@ -37,25 +37,29 @@ _BATCH_NOTE: Final = (
 _unpack_length: Final = Struct("<I").unpack_from
 
 
-_ONE_VARIABLE = (-1,)
+def _none_is_plain(_: InferRequest) -> int:
+    return 0
 
 
 class RequestChecker:
-    """Checks requests for one model version; built once, then used for every request from any thread."""
+    """Checks requests for one model version; built once, then used for every request from any thread.
 
-    def __init__(self, config: mc.ModelConfig) -> None:
+    Args:
+        config: the complete configuration.
+        plain_rows: returns the batch size of a request that is plainly right, 0 for one that needs every
+            check: `PlainCheck.rows`, where that is compiled.
+    """
+
+    def __init__(
+        self, config: mc.ModelConfig, plain_rows: Callable[[InferRequest], int] = _none_is_plain
+    ) -> None:
         specs = input_specs(config)
         self._model: str = config.name
         self._max_batch: int = config.max_batch_size
         self._inputs = {spec.name: spec for spec in specs}
         self._required = frozenset(spec.name for spec in specs if not spec.optional)
         self._outputs = frozenset(spec.name for spec in output_specs(config))
-        # Bytes of one row (of the whole tensor without batching) for inputs whose size the dims settle.
-        self._row_bytes = {
-            spec.name: prod(spec.dims) * spec.itemsize
-            for spec in specs
-            if spec.itemsize and all(dim > 0 for dim in spec.dims)
-        }
+        self._plain_rows = plain_rows
 
     def check(self, request: InferRequest) -> int:
         """Return the request's batch size: rows along the batch dimension, 1 when the model does not batch.
@@ -64,46 +68,6 @@ class RequestChecker:
             InferError: INVALID_ARG with Triton's text when the request does not fit the configuration.
         """
         return self._plain_rows(request) or self._checked_rows(request)
-
-    def _plain_rows(self, request: InferRequest) -> int:
-        """Return the batch size of a request that is plainly right, or 0 for one that needs every check."""
-        rows = 0 if self._max_batch else 1
-        inputs = request.inputs
-        if request.outputs and not self._are_outputs_plain(request.outputs):
-            return 0
-        if not (len(inputs) == 1 == len(self._inputs) or self._are_names_plain(inputs)):
-            return 0
-        for tensor in inputs:
-            spec = self._inputs.get(tensor.name)
-            if spec is None or tensor.datatype != spec.datatype:
-                return 0
-            shape = tensor.shape
-            row_bytes = self._row_bytes.get(tensor.name)
-            if not self._max_batch:
-                if row_bytes is None or shape != spec.dims or len(tensor.data) != row_bytes:
-                    return 0
-                continue
-            if row_bytes is None:
-                # One variable dimension is the common case of those; the product of two cannot overflow.
-                if spec.dims != _ONE_VARIABLE or len(shape) != 2 or shape[1] < 1:
-                    return 0
-                row_bytes = shape[1] * spec.itemsize
-            elif shape[1:] != spec.dims:
-                return 0
-            if not 0 < shape[0] <= self._max_batch or rows not in (0, shape[0]):
-                return 0
-            rows = shape[0]
-            if not row_bytes or len(tensor.data) != rows * row_bytes:
-                return 0
-        return rows
-
-    def _are_names_plain(self, inputs: tuple[Tensor, ...]) -> bool:
-        names = {tensor.name for tensor in inputs}
-        return len(names) == len(inputs) and self._required <= names
-
-    def _are_outputs_plain(self, outputs: tuple[RequestedOutput, ...]) -> bool:
-        names = {output.name for output in outputs}
-        return len(names) == len(outputs) and names <= self._outputs
 
     def _checked_rows(self, request: InferRequest) -> int:
         """Make every check in Triton's order, so that the first failure is the one Triton reports."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 
 class Queued(Protocol):
@@ -36,9 +36,6 @@ class BatchDecision(NamedTuple):
     reason: str = ""
 
 
-_LONE: Final = BatchDecision(1, 1, 0, "idle")
-
-
 def decide_batch(
     policy: BatchPolicy, queue: Sequence[Q], now_ns: int, includes: Callable[[Q], bool] | None = None
 ) -> BatchDecision:
@@ -49,20 +46,21 @@ def decide_batch(
     or when nothing more can join, all of them are; otherwise wait. A custom strategy (`includes`)
     may exclude any request but the first.
     """
-    if includes is None and (not policy.preferred or policy.preferred[0] == policy.max_rows):
-        return _decide_by_size(policy, queue, now_ns)
+    sizes = policy.preferred or (policy.max_rows,)
+    first = queue[0]
+    if len(queue) == 1 and first.rows < sizes[0] and includes is None and not policy.max_delay_ns:
+        return BatchDecision(1, first.rows, 0, "idle")  # by far the most frequent
     rows = count = preferred_rows = preferred_count = 0
-    largest = policy.preferred[-1] if policy.preferred else policy.max_rows
-    shapes = queue[0].shapes
     closed = False
     for request in queue:
-        if count and rows + request.rows > largest and not preferred_count:
+        total = rows + request.rows
+        if count and total > sizes[-1] and not preferred_count:
             preferred_rows, preferred_count = rows, count
-        fits = rows + request.rows <= policy.max_rows and request.shapes == shapes
+        fits = total <= policy.max_rows and request.shapes == first.shapes
         if not fits or (includes is not None and not includes(request) and count):
             closed = True
             break
-        rows += request.rows
+        rows = total
         count += 1
         if rows in policy.preferred:
             preferred_rows, preferred_count = rows, count
@@ -72,33 +70,9 @@ def decide_batch(
     until_ns = _until_ns(policy, queue, count)
     if preferred_count and not (until_ns and now_ns >= until_ns):
         return BatchDecision(preferred_count, preferred_rows, 0, "preferred")
-    if closed or rows >= largest:
+    if closed or rows >= sizes[-1]:
         return BatchDecision(count, rows, 0, "full")
     return _decide_by_age(count, rows, until_ns, now_ns)
-
-
-def _decide_by_size(policy: BatchPolicy, queue: Sequence[Queued], now_ns: int) -> BatchDecision:
-    """Decide where no size below the largest is preferred: as many as fit and agree."""
-    max_rows, first = policy.max_rows, queue[0]
-    if len(queue) == 1 and first.rows < max_rows and not policy.max_delay_ns:
-        return _LONE if first.rows == 1 else BatchDecision(1, first.rows, 0, "idle")
-    rows = count = 0
-    shapes = first.shapes
-    is_next_too_large = False
-    for request in queue:
-        total = rows + request.rows
-        if total > max_rows or request.shapes != shapes:
-            is_next_too_large = total > max_rows
-            break
-        rows = total
-        count += 1
-    else:
-        if rows < max_rows:
-            return _decide_by_age(count, rows, _until_ns(policy, queue, count), now_ns)
-    is_preferred = bool(policy.preferred) if rows == max_rows else is_next_too_large
-    until_ns = _until_ns(policy, queue, count)
-    in_time = not until_ns or now_ns < until_ns
-    return BatchDecision(count, rows, 0, "preferred" if is_preferred and in_time else "full")
 
 
 def _decide_by_age(count: int, rows: int, until_ns: int, now_ns: int) -> BatchDecision:

@@ -64,11 +64,11 @@ def test_never_more_rows_than_the_maximum() -> None:
 
 
 @given(
-    st.sampled_from([BatchPolicy(8), BatchPolicy(8, (8,)), BatchPolicy(8, (), MS), BatchPolicy(8, (8,), MS)]),
+    st.sampled_from([BatchPolicy(8, sizes, ns) for sizes in ((), (8,), (4,), (2, 4)) for ns in (0, MS)]),
     st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2), st.sampled_from([(1,), (2,)])), min_size=1),
     st.integers(0, 3),
 )
-def test_the_short_way_decides_as_the_long_one(
+def test_a_lone_request_is_decided_about_as_others_are(
     policy: BatchPolicy, items: list[tuple[int, int, tuple[int, ...]]], now_ms: int
 ) -> None:
     queued = [Item(*item) for item in items]
