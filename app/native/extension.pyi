@@ -66,7 +66,7 @@ class UnaryCalls:
         """
 
 class InferRequests:
-    """Reads ModelInferRequests by templates; see `app/protocol/grpc/request_template.py`."""
+    """Reads ModelInferRequests by templates; see `app/protocol/grpc/compiled.py`."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class Matched:
         """Cancel the request, whose client has disconnected."""
 
 class PlainCheck:
-    """Whether requests are plainly right for a model: `RequestChecker._plain_rows`."""
+    """Whether requests are plainly right for a model; `RequestChecker` checks all others."""
 
     def __init__(
         self,

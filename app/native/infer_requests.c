@@ -1,5 +1,5 @@
-/* The type `InferRequests`: requests that repeat, by the templates of `app/protocol/grpc/request_template.py`, which has
-the format and reads all others. NULL without an error is for those, malformed bytes among them. */
+/* The type `InferRequests`: requests that repeat, by the templates of `app/protocol/grpc/compiled.py`, which
+leaves all others to Python. NULL without an error is for those, malformed bytes among them. */
 #include "module.h"
 
 #include <stdint.h>

@@ -23,9 +23,8 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.tracing.observer import Observer
 from app.native.choice import missing
 from app.protocol import torchserve
-from app.protocol.grpc import request_template
 from app.protocol.grpc.compiled import request_decoder
-from app.protocol.grpc.request_message import decode_infer
+from app.protocol.grpc.request_message import decode_request
 from app.protocol.tfserving import examples, grpc, multi_inference, rest
 from app.protocol.tfserving.signature import signature_of
 from app.settings.clouds import CloudSettings
@@ -71,14 +70,10 @@ def grpc_learned(data: bytes) -> None:
     length, rest = cut(data)
     message, tensor = rest[:length], rest[length:]
     later = message + b"\x3a" + _varint(len(tensor)) + tensor
+    decode = request_decoder("auto")
     for sent in (message, message, later, later):
-        expected = _told(_parsed, sent)
-        for decode in (request_template.decode_request, request_decoder("auto")):
-            assert _told(decode, sent, 0.0) == expected
-
-
-def _parsed(data: bytes) -> InferRequest:
-    return decode_infer(*request_template.parse_infer(data))
+        expected = _told(decode_request, sent)
+        assert _told(decode, sent, 0.0) == expected
 
 
 def _told(read: Callable[..., InferRequest], *arguments: Any) -> str:

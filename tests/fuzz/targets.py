@@ -28,7 +28,7 @@ from app.core.config.validation import validate
 from app.core.errors import InferError
 from app.core.tensors import Buffer, InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.native.choice import missing
-from app.protocol.grpc import framing, http2, request_message, request_template
+from app.protocol.grpc import framing, http2, request_message
 from app.protocol.grpc.compiled import request_decoder
 from app.protocol.http import content_coding, generate, http1
 from app.protocol.http import v2 as http_v2
@@ -106,11 +106,11 @@ def http_compressed(data: bytes) -> None:
 
 
 def grpc_infer(data: bytes) -> None:
-    """The quick ways of reading, twice because they keep plans, say what the plain one says."""
-    plain = _outcome(lambda: request_message.decode_infer(*request_template.parse_infer(data)))
-    for decode in (request_template.decode_request, _decode_compiled) * 2:
-        assert _outcome(partial(decode, data, 0.0)) == plain
-    _checker.check(request_template.decode_request(data))
+    """The compiled way of reading, twice because it keeps templates, says what the plain one says."""
+    plain = _outcome(lambda: request_message.decode_request(data))
+    for _ in range(2):
+        assert _outcome(partial(_decode_compiled, data, 0.0)) == plain
+    _checker.check(request_message.decode_request(data))
 
 
 def _outcome(read: Callable[[], InferRequest]) -> object:

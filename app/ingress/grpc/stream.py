@@ -22,8 +22,7 @@ from app.ingress.net.slow_clients import RESPONSE_BYTES, TOO_SLOW, SendBufferLim
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.grpc.parameters import wants_empty_final
-from app.protocol.grpc.request_message import decode_infer
-from app.protocol.grpc.request_template import parse_infer
+from app.protocol.grpc.request_message import decode_infer, parse_infer
 from app.protocol.grpc.responses import encode_stream_error, encode_stream_failure
 from app.routing.canary import heed_headers
 from app.routing.table import NotLoaded, VersionEntry

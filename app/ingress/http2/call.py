@@ -13,8 +13,8 @@ from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import Stream, StreamReceiver
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc.framing import Allocator, CallHead, Compressed, MessageReader
+from app.protocol.grpc.message_parts import first_tensor_offset
 from app.protocol.grpc.refusal import not_a_call
-from app.protocol.grpc.request_template import first_tensor_offset
 from app.protocol.restrictions import Restriction
 from app.protocol.status import grpc_status
 from app.transport.memory.shared_pool import allocate_aligned

@@ -95,13 +95,12 @@ class InferRoute:
 
     def _decoded(self, body: Buffer, entry: VersionEntry) -> HttpInfer:
         limit = self.context.max_input_size
-        if self._json_length:
-            return decode_infer(self.model, self.version, body, self._json_length, limit)
         if self._compressed:
             body = decompress(body, limit)
-        length = len(body)
-        if self._header_length is not None:
-            length = parse_header_length(self._header_length, length)
+        length = self._json_length
+        if length is None:
+            given = self._header_length
+            length = len(body) if given is None else parse_header_length(given, len(body))
         if length == 0:
             return decode_raw(self.model, self.version, body, entry.model_config, limit)
         return decode_infer(self.model, self.version, body, length, limit)

@@ -4,9 +4,6 @@ The compiled `Patterns` recognises them, and writes their responses. Here is wha
 responses that went the way of `infer.py`, and that way for the responses that it does not know.
 """
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from app.core.errors import InferError
@@ -15,6 +12,7 @@ from app.ingress.http1.body import RoutedHead
 from app.ingress.http1.exchange import Exchange
 from app.ingress.rest.infer import ENDPOINT, InferRoute, ResponseWriter
 from app.native.choice import is_native
+from app.native.learning import not_learned
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.json_tensors import encode_data
 from app.protocol.http.request_pattern import ID, RequestPattern, find_pattern
@@ -24,14 +22,10 @@ from app.protocol.http.v2 import HttpInfer, encode_infer
 if TYPE_CHECKING:
     from app.native.extension import Matched, Patterns
 
-logger = logging.getLogger(__name__)
-
 _MAX_LEARNED: Final = 8 << 10
 """Bytes of head and JSON of a request that is learned from."""
 _MAX_ANSWERS: Final = 32
 """Looks of responses that are learned for one of requests: beyond, they look different each time."""
-_told: Final[set[type[Exception]]] = set()
-"""Failures to learn that are in the log; how many more of them there are is up to clients."""
 
 
 class KnownRequests:
@@ -45,7 +39,7 @@ class KnownRequests:
     def learn(self, routed: RoutedHead, data: bytes, head_size: int) -> None:
         """Recognise requests that look like this complete one, which was read, from now on."""
         if type(routed.route) is InferRoute and self._patterns.wants(data):
-            with _not_learned():
+            with not_learned():
                 self._learn(routed.route, routed.head, data, head_size)
 
     def _learn(self, route: InferRoute, head: RequestHead, data: bytes, head_size: int) -> None:
@@ -58,20 +52,6 @@ class KnownRequests:
         holes = tuple((start + head_size, end + head_size, number) for start, end, number in pattern.holes)
         fields = (route.model, route.version, *pattern.fields)
         self._patterns.add(data, json_end, holes, pattern.inputs, fields, _Known(route, head, pattern))
-
-
-@contextmanager
-def _not_learned() -> Iterator[None]:
-    """Have nothing be learned where learning fails: requests are answered without it.
-
-    What it fails on is a client's, who must not end a connection, the loop or a channel by it.
-    """
-    try:
-        yield
-    except Exception as error:
-        level = logging.DEBUG if type(error) in _told else logging.WARNING
-        _told.add(type(error))
-        logger.log(level, "the look of a request or a response was not learned", exc_info=True)
 
 
 class _Known:
@@ -123,7 +103,7 @@ class _Known:
         writer.on_response(response)
         if self._learned < _MAX_ANSWERS:
             self._learned += 1
-            with _not_learned():
+            with not_learned():
                 self._learn(matched, infer, response)
 
     def _learn(self, matched: "Matched", infer: HttpInfer, response: InferResponse) -> None:

@@ -1,12 +1,98 @@
-"""The compiled reader of requests that repeat."""
+"""The compiled reader of requests, and the templates from which it makes them.
+
+It splits a message into its header, its id and its raw contents; a message whose header it has no template
+for is left to Python, which reads it and makes one. Python itself reads no request by a template.
+"""
 
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from app.core.tensors import Buffer, InferRequest, Tensor
+from app.core.tensors import Buffer, InferRequest, Parameters, RegionSlice, RequestedOutput, Tensor
 from app.native.choice import is_native
-from app.protocol.grpc.request_template import decode_request, templates
+from app.native.learning import not_learned
+from app.protocol.grpc.message_parts import split_request
+from app.protocol.grpc.request_message import decode_request
+from app.protocol.header_cache import HeaderCache
 
 DecodeRequest = Callable[[Buffer, float], InferRequest]
+
+
+class _Input(NamedTuple):
+    """An input whose data is in shared memory (`data`), or else the next raw content."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: RegionSlice | None
+
+
+class RequestTemplate(NamedTuple):
+    """A request without its id and its `raw_count` raw contents.
+
+    The fields are in the order of `app/native/infer_requests.c`.
+    """
+
+    model_name: str
+    model_version: str
+    inputs: tuple[_Input, ...]
+    outputs: tuple[RequestedOutput, ...]
+    parameters: Parameters
+    priority: int
+    timeout_us: int
+    regions: bool
+    raw_count: int
+
+
+class RequestTemplates:
+    """The templates that the compiled reader has, by headers.
+
+    Attributes:
+        cache: what they are in; the reader looks into its `entries`.
+    """
+
+    def __init__(self) -> None:
+        self.cache: Final = HeaderCache[RequestTemplate](
+            max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20
+        )
+
+    def read(self, data: Buffer, deadline: float) -> InferRequest:
+        """Read a message without a template, and make one for those with the same header.
+
+        Raises:
+            InferError: see `decode_request`.
+        """
+        request = decode_request(data, deadline)
+        with not_learned():
+            self._learn(data, request)
+        return request
+
+    def _learn(self, data: Buffer, request: InferRequest) -> None:
+        if request.sequence_id or request.sequence_start or request.sequence_end:
+            return  # it is not likely to repeat
+        split = split_request(data)
+        if split is None or len(split.header) > self.cache.max_key_bytes:
+            return
+        template = _make_template(request)
+        if template.raw_count <= len(split.raw):  # else it has typed contents
+            self.cache.put(split.header, template)
+
+
+def _make_template(request: InferRequest) -> RequestTemplate:
+    inputs = [
+        _Input(t.name, t.datatype, t.shape, t.data if type(t.data) is RegionSlice else None)
+        for t in request.inputs
+    ]
+    return RequestTemplate(
+        request.model_name,
+        request.model_version,
+        tuple(inputs),
+        request.outputs,
+        request.parameters,
+        request.priority,
+        request.timeout_us,
+        request.regions,
+        sum([entry.data is None for entry in inputs]),
+    )
 
 
 def request_decoder(data_plane: str) -> DecodeRequest:
@@ -15,4 +101,5 @@ def request_decoder(data_plane: str) -> DecodeRequest:
         return decode_request
     from app.native.extension import InferRequests
 
-    return InferRequests(Tensor, InferRequest, templates.entries, decode_request).read
+    templates = RequestTemplates()
+    return InferRequests(Tensor, InferRequest, templates.cache.entries, templates.read).read

@@ -19,8 +19,8 @@ from app.core.hints import hinted
 from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, ParameterValue, Tensor
 from app.protocol.http import strict_json
 from app.protocol.http.json_header import custom_parameter, read_parameter
+from app.protocol.http.json_part import MAX_ARRAYS
 from app.protocol.http.json_tensors import MAX_RANK, encode_data, flatten, tensor_bytes
-from app.protocol.http.request_template import MAX_ARRAYS
 from app.protocol.http.strict_json import Members, as_text, error_prefix
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, encode_error, json_too_large
 

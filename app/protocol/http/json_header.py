@@ -1,6 +1,6 @@
 """The JSON part of an inference request as structs, read value by value from a decoded document.
 
-Reading in Triton's order either succeeds for documents that the struct decoder of `request_template` refuses
+Reading in Triton's order either succeeds for documents that the struct decoder of `json_part` refuses
 (NaN in the data, an odd number) or finds the error text that Triton would give.
 """
 

@@ -16,14 +16,8 @@ import msgspec
 from app.core.datatypes import unpack_bytes
 from app.core.errors import InferError
 from app.core.tensors import Parameters, RegionSlice, RequestedOutput
+from app.protocol.http.json_part import InputPart, JsonPart, check_header, read_data, read_plain
 from app.protocol.http.json_tensors import tensor_bytes
-from app.protocol.http.request_template import (
-    HttpRequestTemplate,
-    InputTemplate,
-    make_template,
-    read_data,
-    read_plain,
-)
 
 ID: Final = -1
 """The `input` of the hole that has the request's id."""
@@ -56,7 +50,7 @@ class PatternInput(NamedTuple):
 
 
 class RequestPattern(NamedTuple):
-    """The JSON of a request, and how the others with its look are read; see `HttpRequestTemplate`.
+    """The JSON of a request, and how the others with its look are read; see `JsonPart`.
 
     `fields` are the request's outputs, id, parameters and `regions`.
     """
@@ -72,16 +66,16 @@ class RequestPattern(NamedTuple):
 def find_pattern(json: bytes, max_input_size: int) -> RequestPattern | None:
     """Return what requests with a JSON part like this one look like; None if that is not certain."""
     try:
-        template = _read(json, max_input_size)
-        if template is None or not _is_simple(template):
+        part = _read(json, max_input_size)
+        if part is None or not _is_simple(part):
             return None
-        _check_strings(template)
-        holes = _find_holes(json, template)
-        if not all(_probed(json, template, holes, max_input_size, *probe) for probe in _PROBES):
+        _check_strings(part)
+        holes = _find_holes(json, part)
+        if not all(_probed(json, part, holes, max_input_size, *probe) for probe in _PROBES):
             return None
     except (InferError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    inputs = [_pattern_input(entry) for entry in template.inputs]
+    inputs = [_pattern_input(entry) for entry in part.inputs]
     for hole in holes:
         if hole.input != ID:
             entry = inputs[hole.input]
@@ -90,46 +84,46 @@ def find_pattern(json: bytes, max_input_size: int) -> RequestPattern | None:
     return RequestPattern(
         holes,
         tuple(inputs),
-        (template.outputs, template.id, template.parameters, "regions" in template.reserved),
-        template.binary_default,
-        template.binary_size,
-        template.needs_json_encoding,
+        (part.outputs, part.id, part.parameters, "regions" in part.reserved),
+        part.binary_default,
+        part.binary_size,
+        part.needs_json_encoding,
     )
 
 
-def _pattern_input(entry: InputTemplate) -> PatternInput:
+def _pattern_input(entry: InputPart) -> PatternInput:
     return PatternInput(entry.name, entry.datatype, entry.shape, entry.start, entry.end, entry.data)
 
 
-def _read(json: bytes, max_input_size: int) -> HttpRequestTemplate | None:
+def _read(json: bytes, max_input_size: int) -> JsonPart | None:
     header = read_plain(json)
-    return None if header is None else make_template(header, max_input_size)
+    return None if header is None else check_header(header, max_input_size)
 
 
-def _is_simple(template: HttpRequestTemplate) -> bool:
+def _is_simple(part: JsonPart) -> bool:
     """Return whether a request has no reserved parameters and classifications."""
-    classifies = any(output.classification for output in template.outputs)
-    return template.reserved.keys() <= {"regions"} and not classifies
+    classifies = any(output.classification for output in part.outputs)
+    return part.reserved.keys() <= {"regions"} and not classifies
 
 
-def _check_strings(template: HttpRequestTemplate) -> None:
+def _check_strings(part: JsonPart) -> None:
     """Check that there are as many strings as a shape says, as is known of numbers: a probe makes as many.
 
     Raises:
         InferError: there are not.
     """
-    for entry in template.inputs:
+    for entry in part.inputs:
         if entry.datatype == "BYTES" and isinstance(entry.data, bytes):
             unpack_bytes(entry.data, prod(entry.shape) if entry.shape else 0)
 
 
-def _find_holes(json: bytes, template: HttpRequestTemplate) -> tuple[Hole, ...]:
+def _find_holes(json: bytes, part: JsonPart) -> tuple[Hole, ...]:
     found = [match.span(1) for match in _ID.finditer(json)]
-    own = len(found) == 1 and json[slice(*found[0])] == template.id.encode()
+    own = len(found) == 1 and json[slice(*found[0])] == part.id.encode()
     holes = [Hole(*found[0], ID)] if own else []
     position = 0
     for number, raw in enumerate(read_data(json)):
-        if not isinstance(template.inputs[number].data, bytes):
+        if not isinstance(part.inputs[number].data, bytes):
             continue
         match = re.compile(rb'(?<!\\)"data"\s*:\s*(' + re.escape(raw) + rb")").search(json, position)
         if match is not None:
@@ -140,14 +134,14 @@ def _find_holes(json: bytes, template: HttpRequestTemplate) -> tuple[Hole, ...]:
 
 def _probed(
     json: bytes,
-    template: HttpRequestTemplate,
+    part: JsonPart,
     holes: tuple[Hole, ...],
     max_input_size: int,
     identifier: bytes,
     filling: int,
 ) -> bool:
     """Return whether the request with other things in its holes is the same request but for these."""
-    inputs, probed, position, changed_id = list(template.inputs), b"", 0, template.id
+    inputs, probed, position, changed_id = list(part.inputs), b"", 0, part.id
     for hole in holes:
         if hole.input == ID:
             text, changed_id = identifier, identifier.decode()
@@ -158,9 +152,9 @@ def _probed(
             inputs[hole.input] = entry._replace(data=data)
         probed += json[position : hole.start] + text
         position = hole.end
-    expected = template._replace(inputs=tuple(inputs), id=changed_id)
+    expected = part._replace(inputs=tuple(inputs), id=changed_id)
     found = _read(probed + json[position:], max_input_size)
-    return found is not None and found._replace(is_cacheable=expected.is_cacheable) == expected
+    return found == expected
 
 
 def _filled(datatype: str, count: int, filling: int) -> bytes:

@@ -5,7 +5,6 @@ A body is a JSON part, then the binary tensors in the order in which the JSON pa
 0 the body is the raw data of the model's only input. No I/O here.
 """
 
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -16,9 +15,8 @@ from app.core.encoding import to_json
 from app.core.errors import InferError, invalid_arg
 from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
 from app.protocol.classification import ModelLabels, classify_output
-from app.protocol.header_cache import HeaderCache
+from app.protocol.http.json_part import read_json_part
 from app.protocol.http.json_tensors import encode_data
-from app.protocol.http.request_template import HttpRequestTemplate, make_template, parse_header
 
 DEFAULT_MAX_INPUT_SIZE: Final = 64 << 20
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
@@ -26,7 +24,6 @@ JSON_HEADERS: Final = b"Content-Type: application/json\r\n"
 BINARY_HEADERS: Final = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 
 _encode: Final = msgspec.json.Encoder().encode
-_templates: Final = HeaderCache[HttpRequestTemplate](max_entries=4096, max_key_bytes=4096, max_bytes=8 << 20)
 
 
 class HttpInfer(msgspec.Struct, frozen=True, gc=False):
@@ -99,21 +96,9 @@ def decode_infer(
         raise json_too_large(length, max_input_size)
     if length > len(view):
         raise invalid_arg(f"unexpected size for request JSON, expecting {length - len(view)} more bytes")
-    template = _template(view[:length], max_input_size)
-    request = template.apply(model, version, view[length:])
-    return HttpInfer(request, template.binary_default, template.needs_json_encoding)
-
-
-def _template(header: memoryview, max_input_size: int) -> HttpRequestTemplate:
-    if len(header) > _templates.max_key_bytes:
-        return make_template(parse_header(header), max_input_size)
-    key = bytes(header)
-    template = _templates.get(key)
-    if template is None:
-        template = make_template(parse_header(key), max_input_size)
-        if template.is_cacheable:
-            _templates.put(key, template)
-    return template
+    part = read_json_part(view[:length], max_input_size)
+    request = part.complete(model, version, view[length:])
+    return HttpInfer(request, part.binary_default, part.needs_json_encoding)
 
 
 def json_too_large(size: int, limit: int) -> InferError:
@@ -197,11 +182,6 @@ def encode_infer(infer: HttpInfer, response: InferResponse, model: ModelLabels) 
             INTERNAL when data and shape of an output differ.
     """
     request = infer.request
-    needs_json = infer.needs_json_encoding or request.regions
-    if not (needs_json or response.parameters or request.id or response.id):
-        encoded = _binary_response(infer, response)
-        if encoded is not None:
-            return encoded
     outputs: list[dict[str, Any]] = []
     parts: list[Buffer] = [b""]
     listed = {requested.name: requested for requested in request.outputs}
@@ -220,38 +200,6 @@ def encode_infer(infer: HttpInfer, response: InferResponse, model: ModelLabels) 
     if len(parts) == 1:
         return EncodedResponse(JSON_HEADERS, parts)
     return EncodedResponse(BINARY_HEADERS % len(parts[0]), parts)
-
-
-def _binary_response(infer: HttpInfer, response: InferResponse) -> EncodedResponse | None:
-    """Encode a response without an id if all its outputs are sent in binary; return None otherwise."""
-    described: list[tuple[str, str, tuple[int, ...], int]] = []
-    data: list[Buffer] = []
-    for tensor in response.outputs:
-        if not len(tensor.data) or not (infer.binary_default or _is_listed(infer, tensor)):
-            return None
-        described.append((tensor.name, tensor.datatype, tensor.shape, len(tensor.data)))
-        data.append(tensor.data)
-    if not data:
-        return None
-    headers, document = _binary_document(response.model_name, response.model_version, tuple(described))
-    return EncodedResponse(headers, [document, *data])
-
-
-def _is_listed(infer: HttpInfer, tensor: Tensor) -> bool:
-    return any([requested.name == tensor.name for requested in infer.request.outputs])
-
-
-@lru_cache(4096)
-def _binary_document(
-    model: str, version: str, outputs: tuple[tuple[str, str, tuple[int, ...], int], ...]
-) -> tuple[bytes, bytes]:
-    """Return the header lines and the JSON part of responses that differ in their data only."""
-    entries = [
-        {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
-        for name, datatype, shape, size in outputs
-    ]
-    document = _encode({"model_name": model, "model_version": version, "outputs": entries})
-    return BINARY_HEADERS % len(document), document
 
 
 def _entry(tensor: Tensor, **more: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from app.core.datatypes import DATATYPES as TYPES
 from app.core.datatypes import pack_bytes
 from app.core.errors import invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.protocol.http.json_part import check_entries
 from app.protocol.http.json_tensors import MAX_ELEMENT_COUNT, MAX_RANK
-from app.protocol.http.request_template import check_entries
 from app.protocol.tfserving.messages import DATATYPES, NUMBERS, STATES, message_class
 from app.protocol.tfserving.rest import model_array
 from app.protocol.tfserving.signature import DTYPES, Signature, client_shape

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.ingress.rest import known_requests
+from app.native import learning
 from app.protocol.http import request_pattern
 from app.settings.fronts import HttpSettings
 from tests.unit.app.ingress.http_peer import INFER, infer_document, request
@@ -36,7 +36,7 @@ def answer(_: InferRequest) -> list[InferResponse]:
 
 @pytest.fixture(autouse=True)
 def none_told() -> Iterator[None]:
-    with patch.object(known_requests, "_told", set()):
+    with patch.object(learning, "_told", set()):
         yield
 
 

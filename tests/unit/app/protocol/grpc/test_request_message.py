@@ -4,11 +4,14 @@ import struct
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, RegionSlice, RequestedOutput, Tensor
-from app.protocol.grpc.request_message import decode_infer
+from app.protocol.grpc import request_message as reader
+from app.protocol.grpc.request_message import decode_infer, decode_request, parse_infer
 
 
 def request_message(**fields: Any) -> Any:
@@ -185,3 +188,68 @@ def test_counts_are_bounded(field: Any) -> None:
     with pytest.raises(InferError, match="a request may have at most 4096 inputs") as caught:
         decode_infer(message)
     assert caught.value.code is ErrorCode.INVALID_ARG
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 70_000, 3_000_000])
+def test_parsed_message_and_contents_equal_those_of_protobuf(size: int) -> None:
+    message = request_message(raw_input_contents=[b"x" * size, b"", b"yz"])
+    message.parameters["p"].int64_param = 5
+    parsed, raw = parse_infer(message.SerializeToString())
+    assert [bytes(content) for content in raw] == [b"x" * size, b"", b"yz"]
+    assert parsed.inputs == message.inputs and parsed.parameters["p"].int64_param == 5
+
+
+def test_parsed_large_contents_are_views() -> None:
+    data = request_message(raw_input_contents=[b"x" * 100_000]).SerializeToString()
+    _, raw = parse_infer(data)
+    assert isinstance(raw[0], memoryview) and raw[0].obj is data
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x0a", b"\x3a\xff\xff\xff\xff\xff\xff", b"\x0a\x05ab", b"\x0b", b"\x0a\x01\xff", b"\x3a\x7f"]
+)
+@pytest.mark.parametrize("split_from", [0, 1 << 30])
+def test_malformed_message_is_refused(data: bytes, split_from: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_SPLIT_FROM", split_from)
+    with pytest.raises(InferError) as caught:
+        parse_infer(data)
+    assert caught.value.code is ErrorCode.INTERNAL
+
+
+def test_fields_of_another_wire_type_are_parsed_by_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_SPLIT_FROM", 0)
+    unknown = b"\x78\x01" + b"\x82\x01\x03abc"  # field 15 a varint, field 16 bytes
+    parsed, raw = parse_infer(unknown + request_message(raw_input_contents=[b"12"]).SerializeToString())
+    assert (parsed.model_name, list(raw)) == ("m", [b"12"])
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x0a", b"\x3a\x05abc", b"\x1a\x02\xff\xfe", b"\x3a" + b"\xff" * 9, b"\x0a\x01\xff"]
+)
+def test_malformed_request_is_refused(data: bytes) -> None:
+    with pytest.raises(InferError) as caught:
+        decode_request(data)
+    assert (caught.value.code, caught.value.message) == (
+        ErrorCode.INTERNAL,
+        "failed to parse the request message",
+    )
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_decode_as_by_protobuf(data: bytes) -> None:
+    try:
+        expected: Any = decode_infer(pb.ModelInferRequest.FromString(data))
+    except Exception:
+        with pytest.raises(InferError):
+            decode_request(data)
+    else:
+        assert decode_request(data) == expected
+
+
+def test_unknown_and_repeated_fields_are_decoded_by_protobuf() -> None:
+    sent = request_message(raw_input_contents=[b"12345678"])
+    more = b"\x82\x7d\x03new" + pb.ModelInferRequest(id="b").SerializeToString()
+    request = decode_request(sent.SerializeToString() + more)
+    assert (request.id, request.inputs[0].data) == ("b", b"12345678")
+    request = decode_request(sent.SerializeToString() + pb.ModelInferRequest(id="b").SerializeToString())
+    assert (request.id, request.inputs[0].data) == ("b", b"12345678")

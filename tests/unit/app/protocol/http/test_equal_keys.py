@@ -6,7 +6,7 @@ import pytest
 
 from app.core.errors import InferError
 from app.protocol.http import strict_json
-from app.protocol.http.request_template import parse_header
+from app.protocol.http.json_part import parse_header
 from tests.hints import tritons
 from tests.unit.app.protocol.http.http_documents import INT, decode
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.protocol.http import request_template
+from app.protocol.http import json_part
 from app.protocol.http.v2 import decode_infer, parse_header_length
 from tests.hints import hint, tritons
 from tests.unit.app.protocol.http.http_documents import ARG, INT, an_input, decode, one_output, refusal
@@ -296,7 +296,7 @@ def test_entries_are_limited() -> None:
 
 def test_arrays_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those within a tensor's data too, which may be of any nesting."""
-    monkeypatch.setattr(request_template, "MAX_ARRAYS", 1000)
+    monkeypatch.setattr(json_part, "MAX_ARRAYS", 1000)
     text = "request JSON has more than 1000 values"
     assert refusal({"inputs": [an_input(shape=[1000], data=[[1]] * 1000)]}) == (ARG, text)
     assert refusal({"inputs": [], "x": [{}] * 1000}) == (ARG, text)

@@ -1,7 +1,4 @@
-"""Requests decoded from their JSON part, to be completed with a binary section.
-
-A template depends on the JSON part alone, so that requests with equal JSON parts share one.
-"""
+"""Reads the JSON part of inference requests, to be completed with a binary section. No I/O."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, NoReturn
@@ -38,7 +35,7 @@ _decode: Final = msgspec.json.Decoder(InferHeader).decode
 _NO_PARAMETERS: Final = InputParameters()
 
 
-class InputTemplate(NamedTuple):
+class InputPart(NamedTuple):
     """An input with data `binary[start:end]`, or else `data`: given as JSON, or in shared memory."""
 
     name: str
@@ -49,16 +46,15 @@ class InputTemplate(NamedTuple):
     data: bytes | RegionSlice | None
 
 
-class HttpRequestTemplate(NamedTuple):
+class JsonPart(NamedTuple):
     """A request without its model and its binary section.
 
     `reserved` are the fields of `InferRequest` that reserved parameters set. `binary_default`: whether
     outputs that the request does not list are sent in binary. `needs_json_encoding`: whether any output may
-    have to be encoded as JSON or classified. `is_cacheable`: whether an equal JSON part is likely to come
-    again, as it has no id and no data of its own.
+    have to be encoded as JSON or classified.
     """
 
-    inputs: tuple[InputTemplate, ...]
+    inputs: tuple[InputPart, ...]
     outputs: tuple[RequestedOutput, ...]
     id: str
     reserved: dict[str, Any]
@@ -66,9 +62,8 @@ class HttpRequestTemplate(NamedTuple):
     binary_default: bool
     binary_size: int
     needs_json_encoding: bool
-    is_cacheable: bool
 
-    def apply(self, model: str, version: str, binary: memoryview) -> InferRequest:
+    def complete(self, model: str, version: str, binary: memoryview) -> InferRequest:
         """Return the request; its binary tensors are views of `binary`.
 
         Raises:
@@ -92,6 +87,15 @@ class HttpRequestTemplate(NamedTuple):
                     f"for model '{model}'"
                 )
         raise invalid_arg(f"unexpected additional input data for model '{model}'")
+
+
+def read_json_part(data: bytes | memoryview, max_input_size: int) -> JsonPart:
+    """Read the JSON part of a request.
+
+    Raises:
+        InferError: see `json_header` and `json_tensors`.
+    """
+    return check_header(parse_header(data), max_input_size)
 
 
 def parse_header(data: bytes | memoryview) -> InferHeader:
@@ -188,46 +192,33 @@ def check_entries(inputs: int, outputs: int, parameters: int) -> None:
         )
 
 
-def make_template(header: InferHeader, max_input_size: int) -> HttpRequestTemplate:
-    """Check a decoded JSON part and turn it into a template.
+def check_header(header: InferHeader, max_input_size: int) -> JsonPart:
+    """Check a decoded JSON part, and read the tensors in it.
 
     Raises:
         InferError: see `json_header` and `json_tensors`.
     """
     reserved, parameters, binary_default = _split_parameters(header.parameters)
-    inputs: list[InputTemplate] = []
-    outputs: list[RequestedOutput] = []
-    position, is_cacheable = 0, not header.id
-    needs_json_encoding = not (header.outputs or binary_default)
+    inputs: list[InputPart] = []
+    position = 0
     for entry in header.inputs:
-        template = _make_input(entry, position, max_input_size)
-        inputs.append(template)
-        position = template.end
-        if type(template.data) is RegionSlice:
+        part = _read_input(entry, position, max_input_size)
+        inputs.append(part)
+        position = part.end
+        if type(part.data) is RegionSlice:
             reserved["regions"] = True
-        elif template.data is not None:
-            is_cacheable = False
-    for wanted in header.outputs:
-        output = _requested(wanted)
-        outputs.append(output)
+    outputs = [_requested(wanted) for wanted in header.outputs]
+    needs_json_encoding = not (outputs or binary_default)
+    for output in outputs:
         if output.region is not None:
             reserved["regions"] = True
         elif not output.binary or output.classification:
             needs_json_encoding = True
-    return HttpRequestTemplate(
-        tuple(inputs),
-        tuple(outputs),
-        header.id,
-        reserved,
-        parameters,
-        binary_default,
-        position,
-        needs_json_encoding,
-        is_cacheable,
-    )
+    fields = (header.id, reserved, parameters, binary_default, position, needs_json_encoding)
+    return JsonPart(tuple(inputs), tuple(outputs), *fields)
 
 
-def _make_input(entry: InputHeader, position: int, max_input_size: int) -> InputTemplate:
+def _read_input(entry: InputHeader, position: int, max_input_size: int) -> InputPart:
     parameters = entry.parameters or _NO_PARAMETERS
     size, region = parameters.binary_data_size, parameters.shared_memory_region
     given = entry.data is not _UNSET, size is not _UNSET, region is not _UNSET
@@ -245,7 +236,7 @@ def _make_input(entry: InputHeader, position: int, max_input_size: int) -> Input
         end = position + size
     else:
         data = tensor_bytes(entry.name, entry.datatype, count, entry.data, max_input_size)
-    return InputTemplate(entry.name, entry.datatype, shape, position, end, data)
+    return InputPart(entry.name, entry.datatype, shape, position, end, data)
 
 
 def _slice(region: str, parameters: Any) -> RegionSlice:
