@@ -1,6 +1,5 @@
 """Requests against configurations: who passes, and with which words the others are refused."""
 
-
 import pytest
 from google.protobuf import text_format
 from hypothesis import given
