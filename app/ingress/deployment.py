@@ -44,7 +44,7 @@ from app.ray_adapter.handles import connect
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
 from app.ray_adapter.orphans import end_with_raylet
 from app.rollout.reporter import OutcomeReporter
-from app.routing.handle_calls import HandleCalls, public_errors
+from app.routing.handle_calls import HandleCalls
 from app.routing.last_table import LastTable
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.router import Router
@@ -104,13 +104,12 @@ class Ingress:
         """Run a request that came through a Serve handle (`nereid.model_handle`); see `HandleCalls.call`.
 
         Raises:
-            nereid.InferError: no such version is ready, or the inference failed.
+            InferError: no such version is ready, or the inference failed.
         """
-        with public_errors():
-            try:
-                entry = self._router.resolve(name, version)
-            except NotLoaded:
-                entry = await self._plane.run(resolve_loaded(self._router, name, version))
+        try:
+            entry = self._router.resolve(name, version)
+        except NotLoaded:
+            entry = await self._plane.run(resolve_loaded(self._router, name, version))
         submit = partial(self._submit, entry)
         calls = HandleCalls(entry.model_config, submit, self._plane, name, version)
         return await calls.call(*args, **kwargs)

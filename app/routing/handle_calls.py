@@ -4,8 +4,8 @@ For Serve applications of users; requests of clients and of other models come ov
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 import numpy as np
@@ -13,11 +13,10 @@ import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import input_specs
-from app.core.errors import InferError, unavailable
+from app.core.errors import unavailable
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedOutput, Tensor, failed
 from app.transport.event_loop_thread import LoopThread
-from nereid import errors as public
 
 Arrays = dict[str, npt.NDArray[Any]]
 Submit = Callable[[InferRequest, Sink], Callable[[], None]]
@@ -25,15 +24,6 @@ Submit = Callable[[InferRequest, Sink], Callable[[], None]]
 
 MAX_WAITING: Final = 1024
 """Responses of a decoupled model buffered for a caller that reads slowly."""
-
-
-@contextmanager
-def public_errors() -> Iterator[None]:
-    """Raise `nereid.InferError` in place of the server's own, which the caller may be unable to import."""
-    try:
-        yield
-    except InferError as error:
-        raise public.InferError(error.code.value, error.message) from None
 
 
 class HandleCalls:
@@ -70,16 +60,15 @@ class HandleCalls:
             which needs `handle.options(stream=True)`.
 
         Raises:
-            nereid.InferError: with the code and text that a client would receive.
+            InferError: with the code and text that a client would receive.
         """
-        with public_errors():
-            tensors = tuple(self._tensor(name, values) for name, values in inputs.items())
-            wanted = tuple(RequestedOutput(name) for name in outputs)
-            request = InferRequest(*self._target, tensors, wanted, request_id, parameters or {})
-            if self._decoupled:
-                return self._stream(request)
-            async with aclosing(self._stream(request)) as responses:
-                return await anext(responses, {})
+        tensors = tuple(self._tensor(name, values) for name, values in inputs.items())
+        wanted = tuple(RequestedOutput(name) for name in outputs)
+        request = InferRequest(*self._target, tensors, wanted, request_id, parameters or {})
+        if self._decoupled:
+            return self._stream(request)
+        async with aclosing(self._stream(request)) as responses:
+            return await anext(responses, {})
 
     def _tensor(self, name: str, values: npt.ArrayLike) -> Tensor:
         array = np.asarray(values)
@@ -94,9 +83,7 @@ class HandleCalls:
             while response is None or not response.final:
                 response = await responses.next()
                 if response.outputs or response.failure is not None:
-                    with public_errors():
-                        arrays = _arrays(response)
-                    yield arrays
+                    yield _arrays(response)
         finally:
             if response is None or not response.final:
                 self._plane.loop.call_soon_threadsafe(responses.cancel)

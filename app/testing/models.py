@@ -15,10 +15,10 @@ from app.core.config.normalise import ENSEMBLE
 from app.core.tensors import InferResponse, Parameters
 from app.engine.arrays import Arrays, arrays
 from app.engine.engine import Engine
-from app.routing.handle_calls import public_errors
 from app.testing.stubs import Stub, StubbedCalls
 from backends.python.api import server_api
 from nereid import errors as public
+from nereid.raised import public_errors
 
 _IN_THIS_PROCESS: Final = [{"kind": "KIND_CPU", "count": 1}]
 _MODULE: Final = "from app.testing.models import given\n\nTritonPythonModel = given({place!r})\n"

@@ -19,7 +19,7 @@ from app.core.numpy_threads import follow_variable
 from app.core.observability.log import configure_logging
 from app.ray_adapter.node import listen_host, node_id, replica_rank
 from app.ray_adapter.orphans import end_with_raylet
-from app.routing.handle_calls import HandleCalls, public_errors
+from app.routing.handle_calls import HandleCalls
 from app.transport.event_loop_thread import LoopThread
 from backends import executes_python
 from deployments.bls.cluster import RayCluster
@@ -64,8 +64,7 @@ class ModelVersion:
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer a request through a Serve handle; see `HandleCalls.call`."""
         if self._handle is None:
-            with public_errors():
-                raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
+            raise unavailable(f"model '{self._spec.name}' failed to load: {self._description.error}")
         return await self._handle.call(*args, **kwargs)
 
     def record_replica_metadata(self) -> dict[str, str]:

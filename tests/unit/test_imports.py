@@ -74,7 +74,7 @@ app.ray_adapter: app.core app.ray_adapter.local
 app.ray_adapter.local: app.core
 app.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel
 app.routing: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter app.transport
-    app.transport.channel app.transport.memory nereid
+    app.transport.channel app.transport.memory
 app.settings: app.access app.core app.core.config app.core.observability app.native app.protocol
     app.transport
 app.testing: app.core app.core.config app.engine app.routing app.transport backends backends.python.api
@@ -158,6 +158,8 @@ deployments.scheduling.registry: app.core backends deployments deployments.execu
 deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling
     deployments.scheduling.dynamic
 nereid:
+nereid.deployments: app.core nereid
+nereid.raised: app.core nereid
 nereid.backend: app.core backends
 nereid.inprocess: app.core app.inprocess
 nereid.offline: app.core app.offline nereid

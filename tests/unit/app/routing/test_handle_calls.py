@@ -16,7 +16,7 @@ from ray.exceptions import RayTaskError
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
-from app.core.errors import invalid_arg
+from app.core.errors import InferError, invalid_arg
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.routing import handle_calls
@@ -25,7 +25,8 @@ from app.transport.event_loop_thread import LoopThread
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec
-from nereid import InferError
+from nereid import InferError as PublicError
+from nereid.raised import for_callers
 from tests.unit.scheduling_fakes import FakeServeBatch
 from tests.waiting import until
 
@@ -114,12 +115,12 @@ async def test_bfloat16_of_ml_dtypes_goes_in(load: Loader) -> None:
 
 async def test_a_refusal_is_typed_on_the_other_side(load: Loader) -> None:
     calls = load()
-    with pytest.raises(InferError) as caught:
-        await calls.call({"INPUT0": np.zeros((1, 4), np.int32)})
+    with pytest.raises(PublicError) as caught:
+        await for_callers(calls.call)({"INPUT0": np.zeros((1, 4), np.int32)})
     # As Ray carries what a task raises.
     error = RayTaskError("call", "", caught.value)  # type: ignore[no-untyped-call]
     carried = pickle.loads(pickle.dumps(error)).as_instanceof_cause()
-    assert isinstance(carried, InferError)
+    assert isinstance(carried, PublicError)
     assert (carried.code, carried.message) == ("INVALID_ARG", caught.value.message)
     assert "'INPUT0' data-type is 'INT32'" in carried.message
 

@@ -11,12 +11,12 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import normalise
+from app.core.errors import InferError
 from app.routing.handle_calls import HandleCalls
 from deployments.event_loop_execution import policy
 from deployments.event_loop_execution.policy import REQUIRED_RUNS
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
-from nereid import InferError
 from tests.unit.bls_bench import SPEC
 from tests.unit.bls_bench import Bench as Plane
 from tests.unit.deployments.bls.test_service import bench as bench
