@@ -12,6 +12,8 @@ from app.ray_adapter.cluster import join_or_start
 from app.ray_adapter.supervision import Supervisor
 from app.settings.ports import check_ports
 from app.settings.settings import SETTINGS, ServerSettings
+from nereid import workers
+from nereid.controller import CALLBACK
 
 _POLL_S = 0.2
 _SIGNAL_S = 1.0
@@ -37,7 +39,8 @@ def run(settings: ServerSettings) -> int:
             log_to_driver=True,
             configure_logging=False,
             include_dashboard=settings.cluster.allow_dashboard,
-            fork_workers=settings.cluster.fork_workers,
+            controller=CALLBACK,
+            workers=workers.__name__ if settings.cluster.fork_workers else "",
             meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "app.main"),
         )
     from ray import serve

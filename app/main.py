@@ -17,7 +17,8 @@ from app.settings.settings import ServerSettings
 from deployments import spec
 from deployments.builder import HEALTH_CHECKS, QUIET, ROUTER_CONFIG
 from deployments.manager.serve.applications import is_model_application
-from nereid.deployments import stand_in
+from deployments.stand_in import import_deployments_from, stand_in
+from nereid import deployments as classes
 
 APPLICATION = "nereid"
 MANAGER = spec.MANAGER
@@ -43,6 +44,7 @@ def new_key() -> bytes:
 
 def compose(settings: ServerSettings, key: bytes) -> Application:
     """Bind the repository manager and the ingress that follows it, with a `new_key`."""
+    import_deployments_from(classes.__name__)
     manager = _deployment(
         stand_in("RepositoryManager"),
         name=MANAGER,

@@ -20,6 +20,8 @@ from app.ray_adapter.supervision import Supervisor
 from app.settings.check_config import check
 from app.settings.errors import SettingsError
 from app.settings.settings import GeneralSettings
+from nereid import workers
+from nereid.controller import CALLBACK
 
 _HELP = """Usage: nereid-serve [OPTIONS] CONFIGURATION, for example: nereid-serve serve_config.yaml
 
@@ -70,13 +72,15 @@ def main(argv: Sequence[str]) -> None:
     try:
         servers = [settings for path in filter(Path.is_file, map(Path, given)) for settings in check(path)]
         console = Console(servers[0]) if servers else None
+        forks = all(settings.cluster.fork_workers for settings in servers)
         # `serve run` would do it too, but `ray.init` sets signal handlers, which ours must replace.
         with console.ray_start() if console else nullcontext():
             owned = join_or_start(
                 namespace="serve",
                 configure_logging=console is None,
                 include_dashboard=any(settings.cluster.allow_dashboard for settings in servers),
-                fork_workers=all(settings.cluster.fork_workers for settings in servers),
+                controller=CALLBACK,
+                workers=workers.__name__ if forks else "",
                 meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "app.main"),
             )
     except (ClusterError, SettingsError) as error:

@@ -13,7 +13,7 @@ from app.ray_adapter.applications import versioned
 from app.ray_adapter.placement import placeable
 from deployments.parameters import ReplicaParameters, replica_parameters
 from deployments.spec import ModelSpec
-from nereid.deployments import stand_in
+from deployments.stand_in import stand_in
 
 ROUTER = "app.ray_adapter.serve_router:DirectRouter"
 

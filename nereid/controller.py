@@ -1,12 +1,16 @@
 """What Serve's controller calls when it starts, by a name under which any Ray worker can import it."""
 
 from importlib import import_module
+from typing import Final
 
 from nereid.internals import load_internals
 
+CALLBACK: Final = f"{__name__}:prepare"
+"""The value of RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH."""
+
 
 def prepare() -> None:
-    """Prepare the controller's process: the value of RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH."""
+    """Prepare the controller's process."""
     load_internals()
     import_module("app.ray_adapter.replica_classes").share_replica_classes()
     import_module("app.ray_adapter.controller_pace").pace_controller()

@@ -5,7 +5,6 @@ that the server's packages are loaded before anything in them is needed. What ot
 the public error.
 """
 
-import sys
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
@@ -14,6 +13,7 @@ from nereid.internals import load_internals
 
 load_internals()
 
+from deployments.stand_in import import_deployments_from  # noqa: E402
 from nereid.raised import for_callers  # noqa: E402
 
 CLASSES: Final = {
@@ -24,17 +24,7 @@ CLASSES: Final = {
 _CALLED: Final = {"Ingress": "call", "ModelVersion": "__call__"}
 """What other applications call by handles."""
 
-
-@cache
-def stand_in(name: str) -> Any:
-    """Return a class that stands for that of a deployment in this process, which imports nothing of it.
-
-    A process that deploys needs no more than the name, as which either is pickled.
-    """
-    made = type(name, (), {"__module__": __name__})
-    # Else pickle would write the class, not its name. A process that was prepared imports this module anew.
-    setattr(sys.modules[__name__], name, made)
-    return made
+import_deployments_from(__name__)  # a manager deploys models
 
 
 def __getattr__(name: str) -> Any:

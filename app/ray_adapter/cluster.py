@@ -17,8 +17,7 @@ from app.ray_adapter.token import require_token
 _ANSWER_S: Final = 30.0
 _TRY_S: Final = 5.0
 _ADDRESS: Final = re.compile(r"\[?(?P<host>[^\[\]/]+?)\]?:(?P<port>\d{1,5})")
-CONTROLLER_CALLBACK: Final = "nereid.controller:prepare"
-_SERVE: Final = {"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": CONTROLLER_CALLBACK}
+CONTROLLER_CALLBACK: Final = "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"
 _LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Makes 127.0.0.1 the address of the node, on which Ray's processes then listen (`get_node_ip_address` in
 ray/_private/services.py of Ray 2.60). By default they listen on every interface on Linux, and some of them
@@ -36,7 +35,8 @@ def join_or_start(
     loopback: bool = True,
     import_from_cwd: bool = True,
     include_dashboard: bool = False,
-    fork_workers: bool = False,
+    controller: str = "",
+    workers: str = "",
     meanwhile: Iterable[str] = (),
     **options: Any,
 ) -> bool:
@@ -47,7 +47,8 @@ def join_or_start(
     Args:
         loopback: a cluster that is started can be reached from this machine only.
         import_from_cwd: workers import from the directory of this process, which is Ray's default.
-        include_dashboard, fork_workers, meanwhile: see `start_cluster`.
+        controller: what Serve's controller calls when it starts, as "module:function".
+        include_dashboard, workers, meanwhile: see `start_cluster`.
         options: options of `ray.init`.
 
     Returns:
@@ -69,12 +70,13 @@ def join_or_start(
     if not starts:
         wait_joinable(address)
     else:
-        for name, value in (_SERVE | (_LOOPBACK if loopback else {})).items():
+        called = {CONTROLLER_CALLBACK: controller} if controller else {}
+        for name, value in (called | (_LOOPBACK if loopback else {})).items():
             os.environ.setdefault(name, value)
     init = ray_init if import_from_cwd else _init_elsewhere
     try:
         if starts:
-            start_cluster(include_dashboard, fork_workers, meanwhile, init, **options)
+            start_cluster(include_dashboard, workers, meanwhile, init, **options)
         else:
             init(include_dashboard=include_dashboard, **options)
     except Exception as error:

@@ -120,7 +120,7 @@ backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core app.core.observability app.transport backends
 deployments.bls: app.core app.ensemble app.ray_adapter app.rollout app.routing app.transport backends
     backends.python.api deployments deployments.event_loop_execution deployments.execution
-deployments.builder: app.core app.ray_adapter backends deployments nereid
+deployments.builder: app.core app.ray_adapter backends deployments
 deployments.environments: app.core backends backends.python.worker deployments.model_store
 deployments.event_loop_execution: app.transport backends
 deployments.execution: app.core app.core.config backends deployments.event_loop_execution
@@ -158,7 +158,7 @@ deployments.scheduling.registry: app.core backends deployments deployments.execu
 deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling
     deployments.scheduling.dynamic
 nereid:
-nereid.deployments: app.core nereid
+nereid.deployments: deployments nereid
 nereid.raised: app.core nereid
 nereid.backend: app.core backends
 nereid.inprocess: app.core app.inprocess

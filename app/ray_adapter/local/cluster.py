@@ -66,7 +66,7 @@ def ray_init(**options: Any) -> None:
 
 def start_cluster(
     include_dashboard: bool = False,
-    fork_workers: bool = False,
+    workers: str = "",
     meanwhile: Iterable[str] = (),
     init: Callable[..., object] = ray_init,
     **options: Any,
@@ -75,7 +75,7 @@ def start_cluster(
 
     Args:
         include_dashboard: start Ray's dashboard, and with it all of Ray's helper processes.
-        fork_workers: start Ray's workers by a fork server.
+        workers: the module that a fork server of Ray's workers prepares by; "" to start them without one.
         meanwhile: modules that this process will need: it imports one while it waits for a process of Ray.
         init: calls `ray.init`; Ray has not been imported before.
         options: further options of `ray.init`.
@@ -96,7 +96,7 @@ def start_cluster(
     directory = short_path(directory, place)
     adopt_orphans()
     # It imports Ray while this process does.
-    server = ForkServer(Path(directory)) if fork_workers else None
+    server = ForkServer(Path(directory), workers) if workers else None
 
     def adapt(command: Sequence[str]) -> Sequence[str]:
         adapted = command if include_dashboard else without_agents(command)

@@ -1,4 +1,4 @@
-"""Forks the processes of replicas: `python fork_server.py DESCRIPTOR DRIVER PADDING`.
+"""Forks the processes of replicas: `python fork_server.py DESCRIPTOR DRIVER MODULE PADDING`.
 
 A worker of Ray 2.60 is a new program, which imports Ray, Serve and the server's packages: 1.2 s of processor
 time, and 85 MiB of its own. This process imports them once; a fork of it becomes a worker in 0.1 s and shares
@@ -34,15 +34,6 @@ _MODULES: Final = (
     "ray._common.pydantic_compat",
     "ray._private.authentication.grpc_authentication_server_interceptor",
 )
-_DEPLOYMENTS: Final = "nereid.deployments"
-_CHOSEN: Final = (
-    # What they import by what they serve; not the frameworks, most of which start threads.
-    "app.ingress.grpc.front",
-    "app.ingress.metrics.front",
-    "app.ingress.rest.front",
-    "backends.python.backend",
-    "deployments.bls.service",
-)
 
 
 class Worker(NamedTuple):
@@ -63,14 +54,14 @@ class Worker(NamedTuple):
     descriptors: list[int]
 
 
-def main(descriptor: int, driver: str) -> None:
-    """Import what workers need; then fork one for each connection to a listening socket."""
+def main(descriptor: int, driver: str, module: str) -> None:
+    """Import what workers need, by a module; then fork one for each connection to a listening socket."""
     del sys.path[0]  # this file's directory
     # Ray's extension reads these two when it is imported. A worker ends with the process of the second, the
     # raylet by default. The driver is known earlier, and ends with it. Ray itself has workers without a job.
     fixed = {"RAY_JOB_ID": "f" * 8, "RAY_RAYLET_PID": driver}
     os.environ.update(fixed)
-    _prepare()
+    _prepare(module)
     if reason := harm():
         sys.exit(f"replicas are programs of their own: {reason}")
     worker = _forked(socket.socket(fileno=descriptor))
@@ -78,27 +69,21 @@ def main(descriptor: int, driver: str) -> None:
     _become(worker)
 
 
-def _prepare() -> None:
+def _prepare(module: str) -> None:
     import gc
 
     # Else numpy's library would start threads, which a fork does not have. Ray sets it to 1 in most replicas.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    internals = import_module("nereid.internals")
-    internals.load_internals()
-    with _other_class_ids():
-        for name in _MODULES:
-            import_module(name)
-    deployments = import_module(_DEPLOYMENTS)
-    for name in deployments.CLASSES:
-        getattr(deployments, name)
-    for name in _CHOSEN:
-        import_module(name)
-    list(import_module("backends").entry_points())  # of installed packages, which are read now
-    # A worker may be one of a user's, with packages of the same names.
-    internals.set_aside(_DEPLOYMENTS)
+    import_module(module).prepare(_import_ray)
     import_module("ray._raylet").setproctitle("nereid: fork server")
     gc.collect()
     gc.freeze()  # a collection in a worker would write to every page that it shares
+
+
+def _import_ray() -> None:
+    with _other_class_ids():
+        for name in _MODULES:
+            import_module(name)
 
 
 @contextmanager
@@ -234,4 +219,4 @@ def _inherit(worker: Worker) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

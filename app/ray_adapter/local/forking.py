@@ -27,6 +27,7 @@ class ForkServer:
 
     Args:
         directory: for its socket; nobody else may enter it.
+        module: its `prepare` imports what workers need.
 
     Attributes:
         path: its socket.
@@ -36,14 +37,14 @@ class ForkServer:
         OSError: it cannot be started.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, module: str) -> None:
         self.path = directory / f"workers-{os.getpid()}{SOCKET}"
         self.path.unlink(missing_ok=True)  # of an earlier program with the same id
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.path))
             listener.listen(socket.SOMAXCONN)
             descriptor = listener.fileno()
-            arguments = [fork_server.__file__, str(descriptor), str(os.getpid()), " " * _TITLE_BYTES]
+            arguments = [fork_server.__file__, str(descriptor), str(os.getpid()), module, " " * _TITLE_BYTES]
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=subprocess.PIPE,  # whose end it waits for

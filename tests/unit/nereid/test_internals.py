@@ -106,22 +106,23 @@ print([name for name in CLASSES.values() if name in sys.modules])
 def test_what_stands_for_a_deployment_is_pickled_as_that() -> None:
     from ray import cloudpickle
 
+    from deployments.stand_in import stand_in
     from nereid import deployments
 
     real = deployments.__getattr__("ModelVersion")
-    stands_in = deployments.stand_in("ModelVersion")
+    stands_in = stand_in("ModelVersion")
     try:
         pickled = cloudpickle.dumps(stands_in)  # type: ignore[no-untyped-call]
     finally:
         del deployments.ModelVersion  # of this process, which is one of both
-        deployments.stand_in.cache_clear()
     assert cloudpickle.loads(pickled) is real
 
 
 def test_prepared_process_deploys_by_name(tmp_path: Path) -> None:
     """As the manager does, whose modules were imported before it was a process of its own."""
     code = """
-from nereid.deployments import stand_in
+import nereid.deployments
+from deployments.stand_in import stand_in
 from nereid.internals import set_aside
 from ray import cloudpickle
 

@@ -95,7 +95,7 @@ OPTIONS = ["--node-id=n", "--language=PYTHON"]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OMP_NUM_THREADS", raising=False)
-        server = ForkServer(tmp_path_factory.mktemp("f"))
+        server = ForkServer(tmp_path_factory.mktemp("f"), "nereid.workers")
     yield server
     server.close()
 
@@ -267,7 +267,7 @@ import os, sys
 from pathlib import Path
 from app.ray_adapter.local.forking import ForkServer
 
-server = ForkServer(Path(sys.argv[1]))
+server = ForkServer(Path(sys.argv[1]), "nereid.workers")
 print(server.pid, flush=True)
 os._exit(1)
 """
