@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from app.core.identifiers import identifier
+from app.core.installation import PROGRAM
 from app.core.observability.log import LogConfig
 from app.transport.settings import TransportSettings
 
@@ -85,7 +86,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     summaries: bool = False
     histograms: bool = False
     bundle: str = ""
-    manager: str = "nereid"
+    manager: str = PROGRAM
     origin: str = ""
     cache_directory: str = ""
     cache_bytes: int = 1 << 40

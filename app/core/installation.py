@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 DISTRIBUTION: Final = "nereid-server"
+PROGRAM: Final = DISTRIBUTION.removesuffix("-server")
+"""The command, and what the server is called where it acts: in histories, to cameras, in Ray Serve."""
 SERVER_PYTHON: Final = Path(sys.executable)
 """The interpreter that executes this process."""
 

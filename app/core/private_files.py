@@ -63,7 +63,7 @@ def state_directory(kind: str, given: str = "") -> str:
     """
     home = os.path.expanduser(os.environ.get("XDG_STATE_HOME") or "~/.local/state")
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    places = (given,) if given else (service, os.path.join(home, "nereid"))
+    places = (given,) if given else (service, f"{home}/nereid")
     for place in filter(os.path.isabs, places):
         directory = os.path.join(place, kind)
         try:

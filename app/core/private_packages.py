@@ -21,7 +21,7 @@ from typing import Any, Final
 
 PRIVATE: Final = "_nereid"
 CLIENT: Final = "nereid_client"
-NAMES: Final = ("app", "backends", "deployments", "nereid")
+NAMES: Final = tuple("app backends deployments nereid".split())  # noqa: SIM905
 
 
 def use_private_names(root: str) -> None:

@@ -110,12 +110,17 @@ def replica_counts(application: str, deployment: str) -> ReplicaCounts | None:
     """Return how many replicas a deployment has, and is to have; None for one that is gone."""
     with _configuring:
         client: Any = _get_global_client()
-        found = client.get_serve_details()["applications"].get(application, {"deployments": {}})
-    details = found["deployments"].get(deployment_name(deployment))
+        found = client.get_serve_details()["applications"].get(application, {})
+    details = _deployments(**found).get(deployment_name(deployment))
     if details is None:
         return None
     running = sum(replica["state"] == "RUNNING" for replica in details["replicas"])
     return ReplicaCounts(int(details["target_num_replicas"]), running)
+
+
+def _deployments(*, deployments: Mapping[str, Any] | None = None, **_: Any) -> Mapping[str, Any]:
+    """Choose, of what Serve tells of an application, that of its deployments."""
+    return deployments or {}
 
 
 class Replicas(NamedTuple):
@@ -134,7 +139,7 @@ def replicas_by_deployment() -> dict[tuple[str, str], Replicas]:
     return {
         (application, name): _described(details)
         for application, described in applications.items()
-        for name, details in described["deployments"].items()
+        for name, details in _deployments(**described).items()
     }
 
 
@@ -159,8 +164,9 @@ def _starting(chosen: Callable[[str, Collection[str]], bool]) -> list[str]:
     with _configuring:
         client: Any = _get_global_client()
         details = client.get_serve_details()["applications"]  # its status counts them, without naming them
-    found = [each["deployments"] for name, each in details.items() if chosen(name, each["deployments"])]
-    replicas = [replica for named in found for each in named.values() for replica in each["replicas"]]
+    deployed = {name: _deployments(**each) for name, each in details.items()}
+    found = [each for name, named in deployed.items() if chosen(name, named) for each in named.values()]
+    replicas = [replica for each in found for replica in each["replicas"]]
     return [replica["actor_name"] for replica in replicas if replica["state"] == "STARTING"]
 
 

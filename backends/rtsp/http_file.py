@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urljoin
 
 from app.core.errors import InferError, invalid_arg, not_found, unavailable
+from app.core.installation import PROGRAM
 from backends.rtsp.policy import AllowList, Endpoint, redacted
 from backends.rtsp.relay import Connection
 
@@ -162,7 +163,7 @@ class HttpFile(io.RawIOBase):
     def _headers(self, parts: SplitResult) -> dict[str, str]:
         headers = {
             "Range": f"bytes={self._position}-",
-            "User-Agent": "nereid",
+            "User-Agent": PROGRAM,
             "Accept-Encoding": "identity",
             "Connection": "close",
         }

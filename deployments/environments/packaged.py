@@ -14,7 +14,7 @@ _UNLIMITED: Final = 1 << 62
 
 def data_directory() -> Path:
     """Return where they are kept, by the XDG Base Directory Specification."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "nereid" / "backends"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "nereid/backends"
 
 
 def names() -> list[str]:

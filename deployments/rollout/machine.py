@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from app.core.installation import PROGRAM
 from app.core.rollout.history import RejectedVersion
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
@@ -14,7 +15,7 @@ from app.core.rollout.split import WHOLE
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 from deployments.rollout.intervals import UNSEEN, Intervals
 
-NEREID: Final = "nereid"
+NEREID: Final = PROGRAM
 """Who changed a rollout when no person did."""
 MAX_HISTORY: Final = 24
 """Events that are kept: the oldest go first."""

@@ -13,8 +13,9 @@ import msgspec
 
 from app.core.errors import encodable, shortened
 from app.core.own_modules import PREFIX
+from app.core.private_packages import NAMES
 
-PACKAGES = tuple(PREFIX + name for name in ("app", "deployments", "backends"))
+PACKAGES = tuple(PREFIX + name for name in NAMES)
 VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}
 """`extra` of a record whose message is not escaped: our own tables, and JSON."""
 _CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}

@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from app.core.installation import PROGRAM
+
 ServedChange = Literal[
     "loaded", "unloaded", "started", "promoted", "done", "failed", "aborted", "rolled back", "forgotten"
 ]
@@ -83,7 +85,7 @@ class RolloutHistory(msgspec.Struct, frozen=True):
 def rejection_text(model: str, rejected: RejectedVersion) -> str:
     """Return a sentence about a rejected version, with the ways out."""
     when = datetime.fromtimestamp(rejected.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    by = f"by {rejected.who or 'nereid'}" + (f" for: {rejected.why}" if rejected.why else "")
+    by = f"by {rejected.who or PROGRAM}" + (f" for: {rejected.why}" if rejected.why else "")
     return (
         f"version {rejected.version} was rolled back on {when} {by}; it gets no requests; "
         f"'nereid rollout forget {model}' or new files bring it back"

@@ -14,6 +14,7 @@ from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.protocol.rollout import history_fields, parse_change, status_fields
 
 SERVICE: Final = "nereid.RolloutService"
+_PACKAGE: Final = SERVICE.partition(".")[0]
 
 _STRUCT: Final = ".google.protobuf.Struct"
 _TYPES: Final = {
@@ -47,7 +48,7 @@ _METHODS: Final = (
 def _file() -> FileDescriptorProto:
     file = FileDescriptorProto(
         name="nereid/rollout.proto",
-        package="nereid",
+        package=_PACKAGE,
         syntax="proto3",
         dependency=[Struct.DESCRIPTOR.file.name],
     )
