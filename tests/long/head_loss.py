@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from tests.long.namespaces import GATEWAY, require
 from tests.long.node_load import HEADER, NodeLoad, Row, answer, judge
+from tests.long.plants import PLANTS
 from tests.long.ray_nodes import MANAGER, RESTORED, STEADY, Nodes, running
 from tests.long.server import say
 from tests.rollout_calls import ask_http
@@ -128,9 +129,14 @@ def main() -> None:
         epilog="Example: sudo .venv/bin/python -m tests.long.head_loss --storage redis",
     )
     parser.add_argument("--storage", choices=STORAGES, default="rocksdb")
-    storage = parser.parse_args().storage
+    parser.add_argument("--plant", default="", choices=list(PLANTS), help="a fault that is to be found")
+    given = parser.parse_args()
+    storage = given.storage
     require(*(["redis-server"] if storage == "redis" else []))
-    with redis() if storage == "redis" else nullcontext(), running(STORAGES[storage]) as nodes:
+    with (
+        redis() if storage == "redis" else nullcontext(),
+        running(STORAGES[storage], plant=given.plant) as nodes,
+    ):
         begun = begin_rollout(nodes)
         row = lose(nodes)
         check_rollout(nodes, begun)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from tests.long.namespaces import Machine, require
 from tests.long.node_load import HEADER, Management, NodeLoad, Row, ask, judge
+from tests.long.plants import PLANTS
 from tests.long.ray_nodes import RESTORED, Nodes, running
 from tests.long.server import say
 from tests.server import wait_until
@@ -197,10 +198,10 @@ def faults(row: Row) -> list[str]:
     return found
 
 
-def run(only: Sequence[str], number: int) -> NodeLoss:
+def run(only: Sequence[str], number: int, plant: str) -> NodeLoss:
     """Run the events of these names, by default all, on a cluster with so many models."""
     models = [f"pair{each}" for each in range(number)]
-    with running(RESTORED, workers=2, models=models) as nodes:
+    with running(RESTORED, workers=2, models=models, plant=plant) as nodes:
         losses = NodeLoss(nodes, models)
         events: dict[str, list[Callable[[], None]]] = {
             "kill": [partial(losses.kill, machine) for machine in reversed(nodes.machines)],
@@ -224,9 +225,10 @@ def main() -> None:
     names = ("kill", "cut", "deaf", "drain", "scale")
     parser.add_argument("--only", action="append", choices=names, default=[], help="may be repeated")
     parser.add_argument("--models", type=int, default=12)
+    parser.add_argument("--plant", default="", choices=list(PLANTS), help="a fault that is to be found")
     given = parser.parse_args()
     require()
-    losses = run(given.only, given.models)
+    losses = run(given.only, given.models, given.plant)
     say(HEADER)
     for row in losses.rows:
         say(row.line())

@@ -19,6 +19,7 @@ import yaml
 
 from tests.long.namespaces import Machine, bridge
 from tests.long.node_load import ready
+from tests.long.plants import planted
 from tests.long.server import say
 from tests.server import ROOT, wait_until
 
@@ -44,9 +45,12 @@ class Nodes:
         directory: where they have their files.
         settings: environment variables of the head's Ray, beside those of `cluster/ray.env`.
         workers: how many.
+        packages: where Python finds the server.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, str], workers: int = 1) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str], workers: int = 1, packages: str = str(ROOT)
+    ) -> None:
         self.directory = directory
         self.models = directory / "models"
         self.machines = [Machine(number, directory / str(number)) for number in range(2, 3 + workers)]
@@ -54,7 +58,7 @@ class Nodes:
         self.worker = self.workers[0]
         lines = shlex.split((ROOT / "cluster/ray.env").read_text(), comments=True)
         self._env = dict(line.split("=", 1) for line in lines)
-        self._env |= {"RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT)}
+        self._env |= {"RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": packages}
         self._settings = settings
 
     def start_ray(self, machine: Machine) -> None:
@@ -136,14 +140,18 @@ class Nodes:
 
 @contextmanager
 def running(
-    settings: Mapping[str, str], workers: int = 1, models: Sequence[str] = (STEADY,)
+    settings: Mapping[str, str], workers: int = 1, models: Sequence[str] = (STEADY,), plant: str = ""
 ) -> Iterator[Nodes]:
-    """Start machines and the server with copies of `steady`; see `Nodes` for the arguments."""
+    """Start machines and the server with copies of `steady`, perhaps with a fault of `plants.py`.
+
+    See `Nodes` for the arguments.
+    """
     # Not below /tmp, which each machine has for itself.
     directory = Path(tempfile.mkdtemp(prefix="n", dir="/var/tmp"))
-    nodes = Nodes(directory, settings, workers)
     try:
         with ExitStack() as stack:
+            _, env = stack.enter_context(planted(plant))
+            nodes = Nodes(directory, settings, workers, env.get("PYTHONPATH", str(ROOT)))
             stack.enter_context(bridge())
             for machine in nodes.machines:
                 stack.enter_context(machine.connected())

@@ -37,6 +37,7 @@ StrictModes no
 UsePAM no
 PermitRootLogin prohibit-password
 """
+_PLANTS: Final = {"same-processes": ("--no-restart",)}
 _INIT: Final = """\
 mount --bind {directory}/passwd /etc/passwd
 mkdir -p /run/sshd
@@ -87,8 +88,8 @@ def _ray(environment: dict[str, str], words: Sequence[str], timeout: float) -> N
         sys.exit(f"ray {words[0]} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
 
 
-def run() -> None:
-    """Start the cluster and the server, and ask both machines."""
+def run(more: Sequence[str]) -> None:
+    """Start the cluster and the server, and ask both machines; `more` are flags of the second `ray up`."""
     with ExitStack() as stack:
         # Not below /tmp, which each machine has for itself.
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nereid-", dir="/var/tmp")))
@@ -111,7 +112,8 @@ def run() -> None:
         _wait_for_answers()
         # Every process of Ray starts anew, and the server goes on by what the head has on its disk.
         before = [_processes(each) for each in made]
-        _timed("ray up again", lambda: _ray(environment, ["up", "-y", "--no-config-cache", file], 600))
+        again = ["up", "-y", "--no-config-cache", *more, file]
+        _timed("ray up again", lambda: _ray(environment, again, 600))
         for each, old in zip(made, before, strict=True):
             if left := old & _processes(each):
                 sys.exit(f"{each.address}: processes {left} are of before the second `ray up`")
@@ -139,13 +141,15 @@ def _timed(what: str, work: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Example: sudo .venv/bin/python -m tests.long.ray_up",
-    ).parse_args()
+    )
+    parser.add_argument("--plant", default="", choices=list(_PLANTS), help="a fault that is to be found")
+    given = parser.parse_args()
     require("sshd", "ssh-keygen", "rsync")
-    run()
+    run(_PLANTS.get(given.plant, ()))
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.long.client_threads import ClientThreads
+from tests.long.plants import PLANTS
 from tests.long.rollout_bench import Rollout, at_once, served
 from tests.long.rollout_load import Load, Stream, bad
 from tests.long.rollout_models import Candidate, Model
-from tests.long.rollout_plants import PLANTS
 from tests.long.server import say
 from tests.server import Server
 

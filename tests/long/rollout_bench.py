@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.long.plants import planted
 from tests.long.rollout_models import Candidate, Model
-from tests.long.rollout_plants import planted
 from tests.server import Server
 
 OVER: Final = ("done", "failed", "aborted", "paused")
@@ -102,7 +102,7 @@ def served(models: Iterable[Model], plant: str = "", *flags: str) -> Iterator[tu
 
     Args:
         models: what it has.
-        plant: a fault that is planted in the server, see `rollout_plants.py`.
+        plant: a fault that is planted in the server, see `plants.py`.
         flags: more of the command line; without a mode of control, models are loaded by name.
     """
     # A short path, for the sockets in it.

@@ -16,10 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+from tests.long.plants import PLANTS
 from tests.long.rollout_bench import Rollout, at_once, change, served
 from tests.long.rollout_load import Load, Stream, bad, quantile_ms
 from tests.long.rollout_models import WAYS, Candidate, Model
-from tests.long.rollout_plants import PLANTS
 from tests.long.server import say
 from tests.server import Server, wait_until
 

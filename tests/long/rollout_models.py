@@ -72,7 +72,7 @@ class Candidate(NamedTuple):
         ends: the state in which the rollout ends.
         limit_s: how long that may take.
         deadline_s: how long clients wait; 0 for as long as it takes.
-        slow: whether its durations are the fault: then the stable version takes 10 ms, and one model is asked
+        slow: whether its durations are the fault: then the stable version takes 30 ms, and one model is asked
             in all ways.
         errors: whether clients may see errors.
         alone: whether it needs all requests that there are: then its models are tried one after another.
@@ -94,7 +94,7 @@ class Candidate(NamedTuple):
 
 _MIRRORED: Final = {"mirror": 50, "judge": {"output": {"max_difference": 0.01}}}
 _REFUSES: Final = "return pb_utils.InferenceResponse(error=pb_utils.TritonError('no'{code}))"
-_SPREAD: Final = "0.01 * random.lognormvariate(0, 0.1)"
+_SPREAD: Final = "0.03 * random.lognormvariate(0, 0.1)"
 GOOD: Final = Candidate(ends="done", limit_s=60, policy={"step": {"min_seconds": 8, "min_requests": 50}})
 CANDIDATES: Final = {
     "raises": Candidate("raise ValueError('no')"),
@@ -151,7 +151,7 @@ class Model(NamedTuple):
         """Write a version."""
         directory = repository / self.name / str(version)
         directory.mkdir(parents=True)
-        (repository / self.name / "config.pbtxt").write_text(_config(4 if self.slow else 1))
+        (repository / self.name / "config.pbtxt").write_text(_config(8 if self.slow else 1))
         parts = candidate._asdict()
         source = _SOURCE.format(seconds=_SPREAD if self.slow else 0.002, **parts)
         (directory / "model.py").write_text(source)

@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from tests.long.plants import PLANTS
 from tests.long.rollout_bench import OVER, Rollout, at_once, call, served
 from tests.long.rollout_load import Load, Stream
 from tests.long.rollout_models import Candidate, Model
-from tests.long.rollout_plants import PLANTS
 from tests.long.server import say
 from tests.server import Server, wait_until
 

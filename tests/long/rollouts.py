@@ -21,10 +21,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tests.long.plants import PLANTS
 from tests.long.rollout_bench import Rollout, at_once, change, served
 from tests.long.rollout_load import Event, Load, Stream, bad, quantile_ms
 from tests.long.rollout_models import CANDIDATES, WAYS, Candidate, Model
-from tests.long.rollout_plants import PLANTS
 from tests.long.server import say
 from tests.server import Server
 

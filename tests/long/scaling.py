@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.load import VALUES
+from tests.long.plants import PLANTS, planted
 from tests.server import Server, wait_until
 
 CONFIG: Final = """
@@ -142,14 +143,19 @@ def measure_idle(server: Server) -> list[str]:
     return requests.failures
 
 
-def run(minutes: float) -> list[str]:
-    """Measure all; return what is wrong."""
-    with tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as directory:
+def run(minutes: float, plant: str) -> list[str]:
+    """Measure all, perhaps with a fault; return what is wrong."""
+    with (
+        tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as directory,
+        planted(plant) as (root, env),
+    ):
         repository = Path(directory, "models")
         write(repository, "stepped", max_replicas="4", max_queue_ms="200")
         write(repository, "napping", max_replicas="2", min_replicas="0", idle_seconds="3")
         arguments = [f"--model-repository={repository}"]
-        server = Server(arguments, Path(directory, "server.log"), {"TMPDIR": directory}).start()
+        server = Server(arguments, Path(directory, "server.log"), {"TMPDIR": directory, **env})
+        server.directory = root
+        server.start()
         try:
             return measure_load(server, minutes) + measure_idle(server)
         finally:
@@ -159,7 +165,9 @@ def run(minutes: float) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10, help="of constant load")
-    wrong = run(parser.parse_args().minutes)
+    parser.add_argument("--plant", default="", choices=list(PLANTS), help="a fault that is to be found")
+    given = parser.parse_args()
+    wrong = run(given.minutes, given.plant)
     print("\n".join(wrong) or "all as it should be")
     sys.exit(bool(wrong))
 

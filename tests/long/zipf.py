@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 import tritonclient.http
 
+from tests.long.plants import PLANTS, planted
 from tests.server import Server
 
 CONFIG: Final = """
@@ -182,9 +183,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--exponent", type=float, default=1.1, help="of Zipf's law")
+    parser.add_argument("--plant", default="", choices=list(PLANTS), help="a fault that is to be found")
     given = parser.parse_args()
     budget = (given.resident * given.replica_mib) << 20
-    with tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as private:
+    with (
+        tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as private,
+        planted(given.plant) as (root, env),
+    ):
         repository = Path(private, "models")
         write(repository, given.registered)
         arguments = (
@@ -194,7 +199,9 @@ def main() -> int:
             f"--repository-poll-secs={_POLL_S}",
         )
         started = time.monotonic()
-        server = Server(arguments, Path(private, "server.log"), {"TMPDIR": private}).start()
+        server = Server(arguments, Path(private, "server.log"), {"TMPDIR": private, **env})
+        server.directory = root
+        server.start()
         try:
             print(f"ready after {time.monotonic() - started:.1f} s with {given.registered} models registered")
             print(f"a poll of the repository takes {1000 * poll_cost(server):.0f} ms of processor time")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.long.outcomes import NO_ANSWER, Ledger, Refusal
+from tests.long.plants import PLANTS, with_fault
 from tests.long.processes import Growth, Reading, Snapshot, growth
 from tests.long.rollout_models import CANDIDATES, Candidate, Model
-from tests.long.rollout_plants import PLANTS, with_fault
 from tests.long.rollouts import Row
 from tests.long.soak import CONTROL, RISE_MIB, left_over, too_much
 from tests.server import ROOT

@@ -1,4 +1,4 @@
-"""Faults that are planted in a copy of the server, to see that the long suites of rollouts find them.
+"""Faults that are planted in a copy of the server, to see that the long suites find them.
 
 `--plant NAME` of a suite starts the server from that copy; the suite has to end with 1.
 """
@@ -45,6 +45,22 @@ PLANTS: Final = {
         "        self.sweep()\n        self._due = None",
         "        self._due = None",
     ),
+    # Replicas lie on one machine.
+    "packed": Plant(
+        "app/ray_adapter/placement.py", "(-each.own if packed else each.own, each.all", "(-each.own, each.all"
+    ),
+    # A machine does not serve while the head is away.
+    "unready": Plant(
+        "app/ingress/cluster_report.py",
+        '            logger.error("models are served, but not loaded',
+        "            self._service.cluster_fault = fault\n"
+        '            logger.error("models are served, but not loaded',
+    ),
+    "slow-scaling": Plant("deployments/scaling/policy.py", "PERIOD_S: Final = 0.5", "PERIOD_S: Final = 5.0"),
+    # No model makes room.
+    "kept-models": Plant(
+        "deployments/residency/eviction.py", "if not model.kept and model.nbytes > 0:", "if False:"
+    ),
 }
 _MORE: Final = {
     "old-interval": """
@@ -68,7 +84,8 @@ def planted(name: str) -> Iterator[tuple[Path, dict[str, str]]]:
     if name not in PLANTS:
         yield ROOT, {}
         return
-    with tempfile.TemporaryDirectory(prefix="np") as directory:
+    # Not below /tmp, which each machine of some suites has for itself.
+    with tempfile.TemporaryDirectory(prefix="np", dir="/var/tmp") as directory:
         for package in _PACKAGES:
             shutil.copytree(ROOT / package, Path(directory, package), symlinks=True)
         shutil.copy(ROOT / "triton_python_backend_utils.py", directory)
