@@ -5,6 +5,7 @@ The suite downloads the collector, and compares the lines that its file exporter
 
 import base64
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -44,6 +45,7 @@ def _spans(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    _FILE.unlink(missing_ok=True)
+    _FILE.write_bytes(b"")  # as the collector makes it, before anything is exported
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(f"receiving on {PORT}", file=sys.stderr)
     HTTPServer(("0.0.0.0", PORT), Receiver).serve_forever()
