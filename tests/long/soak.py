@@ -2,10 +2,10 @@
 
 After a warm-up of half of the time no process may grow by more than RISE_MIB, but for the process of the
 model `leaky`, which has to: a measurement that does not find that leak would find none. The warm-up has to be
-that long: bounded caches of request heads fill, and glibc keeps what each thread has freed, up to the most it
-ever held. When the clients have
-gone everything they held is released: descriptors, threads, and every slab of shared memory, without which
-an arena does not give its memory back.
+that long: glibc keeps what each thread has freed, up to the most it ever held. It begins with requests of so
+many looks that the bounded caches of heads and templates are full, which takes the mix half an hour. When the
+clients have gone everything they held is released: descriptors, threads, and every slab of shared memory,
+without which an arena does not give its memory back.
 
 Models come and go in the warm-up only: what Ray keeps of each load is measured by `tests.long.reloads`.
 """
@@ -15,8 +15,12 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
 import psutil
+import tritonclient.grpc
+import tritonclient.http
 
+from tests.long.client import Client, tensors
 from tests.long.mix import KINDS, LEAK, Mix
 from tests.long.outcomes import Ledger
 from tests.long.processes import Growth, Snapshot, Watch, snapshot
@@ -30,6 +34,8 @@ THREADS: Final = 8
 IDLE_S: Final = 90.0
 """Within which everything has to be released: idle sequences, and arenas after 10 s without use."""
 CONTROL: Final = "model leaky:1"
+LOOKS: Final = 4200
+"""More than an ingress caches of the heads and templates of requests: 11 MiB of them."""
 
 
 def too_much(grown: list[Growth]) -> Iterator[str]:
@@ -64,6 +70,16 @@ def idle(root: psutil.Process) -> Snapshot:
     return taken
 
 
+def fill_caches(http: str, grpc: str) -> None:
+    """Send requests of so many looks, over both protocols, that the caches of an ingress are full."""
+    client = Client(http, grpc, 0)
+    for elements in range(1, LOOKS + 1):
+        values = {"INPUT0": np.zeros((1, elements), np.float32)}
+        client.http.infer("identity", tensors(tritonclient.http, values))
+        client.grpc.infer("identity", tensors(tritonclient.grpc, values))
+    client.close()
+
+
 def run(duration: float) -> list[str]:
     """Soak a server; returns what is wrong with it."""
     ledger = Ledger()
@@ -71,6 +87,7 @@ def run(duration: float) -> list[str]:
         assert server.process is not None
         root = psutil.Process(server.process.pid)
         kinds = (*KINDS, LEAK)
+        fill_caches(server.http_url, server.grpc_url)
         with Mix(server.http_url, server.grpc_url, ledger, kinds):
             time.sleep(duration / 2)
         before = idle(root)
