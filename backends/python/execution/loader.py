@@ -140,7 +140,7 @@ def _alone() -> Iterator[None]:
 def _modules_of(loaded: _Loaded) -> Iterator[tuple[str, ModuleType]]:
     """Find the modules of a model, those beside it, and its version directory as a package."""
     folders = tuple(folder + "/" for folder in loaded.paths)
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # at once, whatever other threads import
         # Not by `getattr`, at which some modules import others. A package's content is found by its file.
         about = getattr(module, "__dict__", {})
         if getattr(about.get("__spec__"), "_initializing", False):

@@ -1,7 +1,10 @@
 """How Python models answer: by senders, later, asynchronously, and never with another request's data."""
 
 import gc
+import itertools
+import sys
 from dataclasses import asdict
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -304,3 +307,24 @@ def test_models_do_not_see_the_arguments_of_the_process(load: Load) -> None:
     parses = "import argparse\nimport sys\nargparse.ArgumentParser().parse_args()\nassert sys.argv == ['']\n"
     (call,) = load(parses + source)(row(1))
     assert call.arrays["O"].tolist() == [1]
+
+
+def test_model_goes_while_another_thread_imports(load: Load) -> None:
+    """Another thread may run whenever objects are collected, which making a list of the modules begins."""
+    served, numbers, threshold = load(IDENTITY), itertools.count(), gc.get_threshold()
+    added: list[str] = []
+
+    def importing(phase: str, information: dict[str, int]) -> None:
+        added.append(f"imported_meanwhile_{next(numbers)}")
+        sys.modules[added[-1]] = ModuleType(added[-1])
+
+    gc.callbacks.append(importing)
+    gc.set_threshold(1)
+    try:
+        served.close()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(importing)
+        for name in added:
+            del sys.modules[name]
+    assert added
