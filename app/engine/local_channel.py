@@ -7,12 +7,13 @@ from typing import Any, Final, cast
 import msgspec
 
 from app.core.errors import ErrorCode, Failure, InferError, unavailable
+from app.core.failures import CANCELLED, EXPIRED
 from app.core.inference import Cancel, InFlight, Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
-from app.transport.channel.cancellation import AWAITED_S, CANCELLED, cancelled_sink
-from app.transport.channel.client import DEADLINE_EXCEEDED, Channel
+from app.transport.channel.cancellation import AWAITED_S, cancelled_sink
+from app.transport.channel.client import Channel
 from app.transport.channel.deadlines import Deadlines
 from app.transport.channel.server import Handler
 from app.transport.settings import TransportSettings
@@ -21,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 HERE: Final = "here"
 """The node of a process without a cluster, and the only replica of each of its models."""
-_EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 _BROKEN_SUBMIT: Final = Failure(ErrorCode.INTERNAL, "the model failed to take the request")
 _SETTINGS: Final = TransportSettings()
 
@@ -153,7 +153,7 @@ class LocalChannel:
         self._deadlines.clear()
 
     def _expired(self, number: int) -> None:
-        self.abort(number, _EXPIRED)
+        self.abort(number, EXPIRED)
 
 
 class LocalPool(ReplicaPool):

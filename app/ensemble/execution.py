@@ -13,6 +13,7 @@ import numpy as np
 
 from app.core.config.model_config import WILDCARD, TensorSpec
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, invalid_arg, unavailable
+from app.core.failures import CANCELLED
 from app.core.inference import Call, InFlight, Sink, no_sink
 from app.core.tensors import InferRequest, InferResponse, Parameters, RolloutHint, Tensor, Timestamps
 from app.core.traced import OpenCall, TracedCalls
@@ -88,7 +89,7 @@ class EnsembleExecution(InFlight):
             for call in list(self._calls.values()):
                 call.cancel(advice)
             return
-        self._fail(Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED), prefixed=False)
+        self._fail(CANCELLED, prefixed=False)
 
     def _run(self) -> None:
         entry = self._entry

@@ -5,14 +5,13 @@ from time import monotonic
 from typing import Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, InferError
+from app.core.failures import EXPIRED
 from app.core.inference import Call, InFlight, Sink
 from app.core.tensors import InferRequest, InferResponse
 from app.rollout.answer import Answer
 from app.rollout.flights import Flights
 from app.routing.table import VersionEntry
-from app.transport.channel.client import DEADLINE_EXCEEDED
 
-_EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 _CLOCKS_S: Final = 0.1
 """By how much a client's clock may end its request before the deadline that it has sent."""
 
@@ -46,7 +45,7 @@ class Versions(Protocol):
 
 def expired(request: InferRequest) -> Failure | None:
     """Return how a request that its client cancels now has failed: its deadline may have passed."""
-    return _EXPIRED if 0 < request.deadline <= monotonic() + _CLOCKS_S else None
+    return EXPIRED if 0 < request.deadline <= monotonic() + _CLOCKS_S else None
 
 
 def hanging(entry: VersionEntry, seconds: float) -> Failure:

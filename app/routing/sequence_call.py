@@ -6,6 +6,7 @@ from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import Failure, InferError, unavailable
+from app.core.failures import REPLICA_LOST
 from app.core.inference import InFlight, Sink
 from app.core.sequences import END_SEQUENCES, is_missing_start, missing_start
 from app.core.tasks import Tasks
@@ -15,10 +16,6 @@ from app.transport.channel.client import Channel, ChannelCall
 logger = logging.getLogger(__name__)
 
 _MOST_UNTOLD: Final = 4096
-LOST: Final = (
-    "a replica of the model was lost, and the state of its sequences with it; restart the sequence with the"
-    " START flag"
-)
 
 Explain = Callable[[InferRequest, Failure], InferResponse]
 
@@ -26,7 +23,7 @@ Explain = Callable[[InferRequest, Failure], InferResponse]
 def missing(request: InferRequest, failure: Failure, lost: bool) -> InferResponse:
     """Return the response to a request whose sequence no replica has; `lost`: a loss may be the cause."""
     if lost:
-        failure = missing_start(request.model_name, request.sequence_id, LOST).failure
+        failure = missing_start(request.model_name, request.sequence_id, REPLICA_LOST).failure
     return failed(failure, request.id)
 
 

@@ -13,11 +13,11 @@ from typing import Final, Protocol
 import msgspec
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.failures import CANCELLED, EXPIRED, shutting_down
 from app.core.inference import Call, InFlight, Sink
 from app.core.tasks import Tasks
 from app.core.tensors import InferRequest
 from app.routing.table import NotLoaded, VersionEntry, not_ready
-from app.transport.channel.client import DEADLINE_EXCEEDED
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,6 @@ _CONNECT_S: Final = 10.0
 """Time for a router to reach a replica that the manager has reported; then the manager is asked again."""
 _RETRY_S: Final = 1.0
 """When to ask again after a refusal."""
-_CANCELLED: Final = Failure(ErrorCode.CANCELLED, "Request Cancelled", FailureReason.CANCELED)
-_EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 
 Demand = Callable[[str], Awaitable[None]]
 """Asks the manager for a model, by its identifier; returns when the model is available, or raises why not."""
@@ -126,7 +124,7 @@ class WaitingRoom:
         """
         call = WaitingCall(self, self._models, entry, request, sink)
         seconds = request.deadline - monotonic() if request.deadline else self._limits.seconds
-        late = _EXPIRED if request.deadline else self._late(entry)
+        late = EXPIRED if request.deadline else self._late(entry)
         self._add(entry, call.waiter, seconds, late)
         return call
 
@@ -190,7 +188,7 @@ class WaitingRoom:
 
     async def _bring(self, key: tuple[str, int]) -> None:
         """Ask for a version until it is available, or nothing waits for it."""
-        failure: Failure | None = Failure(ErrorCode.UNAVAILABLE, "the server is shutting down")
+        failure: Failure | None = shutting_down("server")
         try:
             while self._groups[key]:
                 await self._demand(key[0])
@@ -236,7 +234,7 @@ class WaitingCall(InFlight):
         if self.call is not None:
             self.call.cancel(advice)
         elif self._room.remove(self.waiter):
-            asyncio.get_running_loop().call_soon(self.fail, _CANCELLED)
+            asyncio.get_running_loop().call_soon(self.fail, CANCELLED)
 
     def _go(self) -> None:
         request = self.request

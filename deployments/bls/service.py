@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, Failure, FailureReason, InferError, internal, invalid_arg, unavailable
+from app.core.errors import InferError, internal, invalid_arg, unavailable
+from app.core.failures import CANCELLED, shutting_down
 from app.core.inference import Cancel, Sink
 from app.core.statistics import EnsembleReports
 from app.core.tasks import Tasks
@@ -44,8 +45,6 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _FIRST_TABLE_S: Final = 15.0
-_CANCELLED: Final = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
-_SHUTTING_DOWN: Final = Failure(ErrorCode.UNAVAILABLE, "the replica is shutting down")
 
 
 class Connection:
@@ -220,7 +219,7 @@ class ModelCalls(Calls):
             if error is not None:
                 call.fail(error)
             elif task.cancelled() or opened is None:
-                call.fail(_SHUTTING_DOWN)
+                call.fail(shutting_down("replica"))
             else:
                 self._send(opened.router, call, decoupled)
 
@@ -231,7 +230,7 @@ class ModelCalls(Calls):
         try:
             entry = self._resolve(router, request, decoupled)
             if call.unwanted:
-                call.fail(_CANCELLED)
+                call.fail(CANCELLED)
                 return
             if entry.split is not None:
                 request = call.split_request()

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from app.core.failures import CANCELLED
 from backends.base import Backend, Instance
 from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution.instance_thread import Batch, InstanceThread
-from deployments.execution.queued_request import CANCELLED, QueuedRequest, ResponseQueue
+from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.rate_limiting.client import Permits
 
 _NEXT_BATCH_S: Final = 0.001

@@ -6,17 +6,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-from app.core.errors import ErrorCode, Failure, FailureReason
+from app.core.errors import Failure
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
 from backends.base import ReplyAll, Request, reply_each
 from deployments.execution.request_activity import RequestActivity
 
 logger = logging.getLogger(__name__)
-
-CANCELLED: Final = Failure(ErrorCode.CANCELLED, "Request Cancelled", FailureReason.CANCELED)
 
 
 class QueuedRequest(Request):

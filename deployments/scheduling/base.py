@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from app.core.errors import unavailable
+from app.core.failures import CANCELLED
 from app.core.statistics import Statistics
 from app.core.tensors import SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
-from deployments.execution.queued_request import CANCELLED, QueuedRequest
+from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.admission import Admission
 from deployments.scheduling.instances import Instances
 from deployments.scheduling.queue import RequestQueue

@@ -2,13 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
-from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.failures import TIMEOUT
 from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.admission import Admission
-
-TIMEOUT: Final = Failure(ErrorCode.UNAVAILABLE, "Request timeout expired", FailureReason.REJECTED)
 
 
 def queue_full(request_id: str) -> InferError:

@@ -4,11 +4,10 @@ from typing import Final
 
 import msgspec
 
-from app.core.errors import ErrorCode, Failure, FailureReason
+from app.core.failures import CANCELLED
 from app.core.inference import Sink
 from app.core.tensors import InferResponse, failed
 
-CANCELLED: Final = Failure(ErrorCode.CANCELLED, "", FailureReason.CANCELED)
 AWAITED_S: Final = 5.0
 """For the response to a traced request, which says when the model had it."""
 

@@ -9,9 +9,10 @@ from time import monotonic
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, unavailable
+from app.core.failures import CANCELLED, EXPIRED
 from app.core.inference import Sink, no_sink
 from app.core.tensors import InferRequest, failed
-from app.transport.channel.cancellation import AWAITED_S, CANCELLED, cancelled_sink
+from app.transport.channel.cancellation import AWAITED_S, cancelled_sink
 from app.transport.channel.compiled_ends import client_end
 from app.transport.channel.connection import Connection
 from app.transport.channel.deadlines import Deadlines
@@ -26,10 +27,8 @@ from app.transport.wire.control_messages import decode_failure, decode_value, en
 from app.transport.wire.frames import ADVICE, AWAITED, FAILED, FINAL, Frame, Kind
 from app.transport.wire.messages import decode_response
 
-DEADLINE_EXCEEDED: Final = "Deadline Exceeded"
 """Message of the UNAVAILABLE error when a replica has not answered by the request's deadline."""
 
-_EXPIRED: Final = Failure(ErrorCode.UNAVAILABLE, DEADLINE_EXCEEDED)
 _LONGEST_DEADLINE: Final = 7 * 86400.0  # a deadline further away is not sent
 _DEFAULTS: Final = TransportSettings()
 
@@ -324,7 +323,7 @@ class Channel(Connection):
             self._loop.call_later(AWAITED_S, self._abort_request, stream, CANCELLED)
 
     def _expired(self, stream: int) -> None:
-        self._abort_request(stream, _EXPIRED)
+        self._abort_request(stream, EXPIRED)
 
     def _abort_request(self, stream: int, failure: Failure) -> None:
         """Fail a request without waiting for the replica, whose further responses are discarded."""

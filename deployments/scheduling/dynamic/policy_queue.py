@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import Failure
+from app.core.failures import TIMEOUT
 from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.admission import Admission
-from deployments.scheduling.queue import TIMEOUT, RequestQueue, queue_full
+from deployments.scheduling.queue import RequestQueue, queue_full
 
 Requests = OrderedDict[QueuedRequest, None]
 

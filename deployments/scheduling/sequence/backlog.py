@@ -5,17 +5,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final
 
-from app.core.errors import ErrorCode, Failure, FailureReason
+from app.core.errors import Failure
+from app.core.failures import SEQUENCE_EXPIRED, TIMEOUT
 from app.core.statistics import MovingMean
 from deployments.scheduling.admission import Admission
-from deployments.scheduling.queue import TIMEOUT
 from deployments.scheduling.sequence.sequences import InstanceSlots, Sequence, SequenceRequest
-
-EXPIRED: Final = Failure(
-    ErrorCode.UNAVAILABLE, "timeout of the corresponding sequence has been expired", FailureReason.REJECTED
-)
 
 
 class Backlog:
@@ -60,7 +55,7 @@ class Backlog:
             if sequence.expiry.when() <= expires:
                 return
             sequence.expiry.cancel()
-        sequence.expiry = loop.call_at(expires, self._end, sequence, EXPIRED)
+        sequence.expiry = loop.call_at(expires, self._end, sequence, SEQUENCE_EXPIRED)
 
     def record_vacated(self, sequence: Sequence) -> None:
         """Record for how long a sequence has had its slot."""

@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import Failure, unavailable
+from app.core.failures import CANCELLED, INSTANCE_LOST
 from app.core.inference import Sink
 from app.core.sequences import missing_start
 from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
-from deployments.execution.queued_request import CANCELLED, QueuedRequest
+from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.admission import Admission
 from deployments.scheduling.alarm import Alarm
 from deployments.scheduling.base import Scheduler
@@ -34,11 +34,6 @@ from deployments.scheduling.sequence.state import States
 from deployments.scheduling.shape_key import make_shape_key
 
 logger = logging.getLogger(__name__)
-
-LOST: Final = (
-    "an instance of the model was lost, and the state of its sequences with it; restart the sequence with the"
-    " START flag"
-)
 
 
 class SequenceScheduler(Scheduler):
@@ -139,7 +134,7 @@ class SequenceScheduler(Scheduler):
         for newest in list(self._live.values()):
             for sequence in newest.and_before():
                 if sequence.slots is slots:
-                    text = f"sequence {sequence.id} of model '{self._model}' has ended: {LOST}"
+                    text = f"sequence {sequence.id} of model '{self._model}' has ended: {INSTANCE_LOST}"
                     self._end_early(sequence, unavailable(text).failure)
 
     def _available(self, instance: InstanceThread) -> None:
@@ -220,7 +215,7 @@ class SequenceScheduler(Scheduler):
             if sequence is not None:
                 logger.warning("sequence %s of model '%s' is restarted", infer.sequence_id, self._model)
         elif sequence is None:
-            cause = LOST if time.monotonic() < self._explain_until else ""
+            cause = INSTANCE_LOST if time.monotonic() < self._explain_until else ""
             raise missing_start(self._model, infer.sequence_id, cause)
         return sequence
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode
+from app.core.failures import CANCELLED
 from app.core.rollout.split import WHOLE
 from app.core.tensors import Tensor
 from app.routing.table import ModelState
-from app.transport.channel.cancellation import CANCELLED
 from tests.unit.app.rollout.conftest import CONFIG, LOST, Asked, Rollout, counts
 
 STREAM = f"{CONFIG} model_transaction_policy {{ decoupled: true }}"

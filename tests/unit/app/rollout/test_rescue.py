@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from app.core.errors import Failure, InferError
+from app.core.failures import CANCELLED
 from app.core.rollout.split import WHOLE
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.rollout.tally import bucket
-from app.transport.channel.cancellation import CANCELLED
 from tests.unit.app.rollout.conftest import BROKEN, LOST, REFUSED, Rollout, counts
 
 

@@ -10,11 +10,12 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, Failure
+from app.core.failures import REPLICA_LOST
 from app.core.sequences import END_SEQUENCES, missing_start
 from app.core.tensors import InferRequest, RegionSlice, Tensor, failed
 from app.ray_adapter import replicas
 from app.routing.router import Router
-from app.routing.sequence_call import LOST, rank
+from app.routing.sequence_call import rank
 from app.transport.memory.client_regions import SHM_DIRECTORY
 from tests.unit.app.routing.conftest import Replica, Sink, Start
 from tests.unit.app.routing.test_router import apply, entry, handles, router, send, table  # noqa: F401
@@ -71,7 +72,7 @@ async def test_sequence_may_be_at_a_replica_that_is_not_connected(
     await until(lambda: len(pool.channels) == 2)
     failure = await refused(away, other)
     assert failure is not None and failure.code is ErrorCode.INVALID_ARG
-    assert LOST in failure.message
+    assert REPLICA_LOST in failure.message
 
 
 @pytest.mark.parametrize("start_flag", [False, True])

@@ -8,10 +8,11 @@ from functools import partial
 import pytest
 
 from app.core.errors import ErrorCode, Failure
+from app.core.failures import REPLICA_LOST
 from app.core.sequences import END_SEQUENCES, missing_start
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.routing.pool import ReplicaPool
-from app.routing.sequence_call import LOST, SequenceCall, StaleSequences, missing, rank
+from app.routing.sequence_call import SequenceCall, StaleSequences, missing, rank
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start
 from tests.waiting import until
 
@@ -92,7 +93,7 @@ async def test_missing_sequence_is_reported(pools: list[ReplicaPool], start: Sta
     replicas = await start("a", "b")
     await connect(pools, *replicas)
     sink = Sink()
-    for lost, cause in ((False, ""), (True, LOST)):
+    for lost, cause in ((False, ""), (True, REPLICA_LOST)):
         SequenceCall(
             pools[0].channels_for("x"), turn("x"), sink, partial(missing, lost=lost), StaleSequences()
         )

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
+from app.core.failures import CANCELLED
 from app.core.tensors import InferResponse, Timestamps
 from app.transport.channel import client
-from app.transport.channel.cancellation import CANCELLED
 from tests.unit.app.transport.conftest import Pair, echo, infer, make_request
 from tests.waiting import until
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.errors import ErrorCode, FailureReason, InferError
+from app.core.failures import CANCELLED
 from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.dynamic.policy_queue import PolicyQueue, QueuePolicies, QueuePolicy
 from tests.unit.scheduling_fakes import MS, Answers, pending
@@ -220,7 +221,7 @@ def test_any_use_loses_no_request_and_keeps_the_limits(
             left.append(inside.pop(expected.infer.id))
         elif verb == "cancel" and inside:
             given_up = inside.pop(list(inside)[value % len(inside)])
-            given_up.fail(Failure(ErrorCode.CANCELLED, "Request Cancelled"))
+            given_up.fail(CANCELLED)
             queue.cancel(given_up)
         elif verb == "wait":
             bench.clock.now += value * MS

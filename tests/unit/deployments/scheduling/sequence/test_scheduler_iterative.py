@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.errors import InferError
+from app.core.errors import ErrorCode, InferError
 from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     CONTROLS,
     STATE,
@@ -72,7 +72,7 @@ def test_cancellation_between_two_executions_ends_the_request(bench: SequenceBen
     answer, cancel = bench.submit(0, 10**9)
     cancel()
     error = answer.result(5).failure
-    assert error is not None and error.message == "Request Cancelled"
+    assert error is not None and error.code is ErrorCode.CANCELLED
     assert bench.infer(0, 1) == 0, "its slot is free"
 
 

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.core.errors import InferError
+from app.core.failures import CANCELLED, SEQUENCE_EXPIRED, TIMEOUT
 from app.core.tensors import InferResponse
 from tests.unit.deployments.scheduling.sequence.sequence_bench import SequenceBench, config
 from tests.waiting import block_until
@@ -186,13 +187,9 @@ class Clients:
                     assert response.outputs[0].array().ravel()[0].decode() == past
                     assert not over, "it goes on without a request that was lost"
                 else:
-                    over = over or response.failure.message in _LOSSES
+                    over = over or response.failure in _LOSSES
                     assert over or response.failure.message == "a bad input", response.failure
         self._lives = list(self._current.values())
 
 
-_LOSSES = (
-    "Request Cancelled",
-    "Request timeout expired",
-    "timeout of the corresponding sequence has been expired",
-)
+_LOSSES = (CANCELLED, TIMEOUT, SEQUENCE_EXPIRED)
