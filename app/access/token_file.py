@@ -3,11 +3,11 @@
 import fcntl
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from app.access.tokens import Token, parse
+from app.core.whole_files import write_whole
 
 
 def read_tokens(path: str) -> tuple[Token, ...]:
@@ -55,25 +55,11 @@ def change_tokens(path: str, change: Callable[[str], str]) -> bool:
         if status is not None:
             _check_private(status, for_group=True)
         text = Path(path).read_text(encoding="utf-8") if status is not None else ""
-        _replace(path, change(text), status)
+        give = None if status is None else lambda file: _give(file, status)
+        write_whole(Path(path), change(text).encode(), give, durable=True)
         return status is None
     finally:
         os.close(folder)
-
-
-def _replace(path: str, text: str, status: os.stat_result | None) -> None:
-    number, written = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".tokens-")  # mode 0600
-    try:
-        with open(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            if status is not None:
-                _give(number, status)
-            os.fsync(number)
-        os.replace(written, path)
-    except BaseException:
-        os.unlink(written)
-        raise
 
 
 def _give(file: int, status: os.stat_result) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from app.core.encoding import to_json
 from app.core.private_files import private_directory, private_root
 from app.core.processes import process
+from app.core.whole_files import write_whole
 
 _FOLDER: Final = "servers"
 _SHARED: Final = "/tmp"
@@ -63,7 +64,7 @@ def write_record(record: ServerRecord) -> list[Path]:
     given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     for parent in dict.fromkeys(filter(None, (tempfile.gettempdir(), _SHARED, given))):
         try:
-            written.append(_write(Path(private_root(parent), _FOLDER), record))
+            written.append(_write(private_root(parent) / _FOLDER, record))
         except OSError as error:
             faults.append(error)
     if not written:
@@ -73,11 +74,10 @@ def write_record(record: ServerRecord) -> list[Path]:
 
 
 def _write(directory: Path, record: ServerRecord) -> Path:
-    private_directory(str(directory))
+    private_directory(directory)
     path = directory / f"{record.pid}.json"
-    draft = path.with_suffix(".part")
-    draft.write_bytes(msgspec.json.format(to_json(record)))
-    return draft.replace(path)
+    write_whole(path, msgspec.json.format(to_json(record)))
+    return path
 
 
 def running_servers() -> list[ServerRecord]:

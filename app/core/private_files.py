@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
+from pathlib import Path
 from typing import Final
 
 _TEMPORARY: Final = "/tmp"
@@ -18,7 +19,7 @@ _LITTLE: Final = 1 << 20
 """Bytes with which nothing starts."""
 
 
-def private_root(parent: str | None = None) -> str:
+def private_root(parent: str | None = None) -> Path:
     """Return this user's directory for files of servers on a node; it is made if necessary.
 
     Args:
@@ -27,12 +28,12 @@ def private_root(parent: str | None = None) -> str:
     Raises:
         PermissionError: another user made it, and might place links there for us to write through.
     """
-    root = os.path.join(parent or tempfile.gettempdir(), f"nereid-{os.getuid()}")
+    root = Path(parent or tempfile.gettempdir(), f"nereid-{os.getuid()}")
     private_directory(root)
     return root
 
 
-def private_directory(directory: str) -> None:
+def private_directory(directory: str | Path) -> None:
     """Make a directory that only this user may enter, and its missing parents.
 
     Raises:
@@ -86,12 +87,12 @@ def socket_root(parent: str | None = None) -> str:
     Raises:
         OSError: there is none.
     """
-    root = private_root(parent)
+    root = str(private_root(parent))
     if _is_short(root):
         return root
     for place in (_TEMPORARY, os.environ.get("XDG_RUNTIME_DIR", ""), "/var/tmp", "/dev/shm"):
         with suppress(OSError):
-            if place and _is_short(found := private_root(place)):
+            if place and _is_short(found := str(private_root(place))):
                 return found
     raise OSError(
         f"'{root}' is too long for sockets (at most {SOCKET_ROOT_BYTES} bytes), and no other directory for"
@@ -106,7 +107,7 @@ def short_path(directory: str, parent: str | None = None) -> str:
         OSError: as `socket_root`.
     """
     root = socket_root(parent)
-    if root == private_root(parent):
+    if root == str(private_root(parent)):
         return directory
     for old in _broken_links(root):
         os.unlink(old)

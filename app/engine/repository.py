@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.core.errors import InferError, unsupported
+from app.core.private_files import private_root
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tasks import Tasks
@@ -24,7 +25,6 @@ from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.load_messages import not_explicit
 from deployments.manager.polling import Poller
 from deployments.manager.requests import Requests
-from deployments.model_store.cache import private_root as cache_root
 from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.overrides import Overrides
 from deployments.rollout.ledger import Ledger
@@ -74,7 +74,7 @@ class LocalRepository:
         self.observers: list[Observer] = []
         limits = settings.model_store
         configs = ConfigOverrides(None, limits.config_override_bytes)
-        files = Overrides(cache_root() / "overrides", limits.override_bytes)
+        files = Overrides(private_root() / "overrides", limits.override_bytes)
         self.catalog = Catalog(settings, secrets.token_bytes(32), overrides=configs)
         self.catalog.gpus = visible_gpus()
         self._publisher = LocalPublisher(router, settings.repository.namespacing)

@@ -31,7 +31,7 @@ def require_token() -> None:
         try:
             _require(path)
         except OSError:
-            path = Path(private_root(), "auth_token")
+            path = private_root() / "auth_token"
             _require(path)
             os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
     with suppress(OSError):  # Ray reports what is wrong with the file

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from logging.handlers import RotatingFileHandler
-from pathlib import Path
 from typing import Any, Final
 
 from app.core.private_files import private_directory, private_root
@@ -53,7 +52,7 @@ def open_ray_log() -> logging.Handler:
     Raises:
         OSError: the directory cannot be made, or others may enter it.
     """
-    directory = Path(private_root(), "logs")
+    directory = private_root() / "logs"
     private_directory(str(directory))
     earlier = sorted(directory.glob("ray-*.log*"), key=lambda path: path.stat().st_mtime)
     for path in earlier[: -_FILES_KEPT + 1]:

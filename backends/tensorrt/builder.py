@@ -11,9 +11,10 @@ import tensorrt as trt
 import torch
 
 from app.core.errors import internal, invalid_arg
+from app.core.whole_files import write_whole
 from backends.base import Model
 from backends.tensorrt.build_options import BuildOptions, build_options, engine_key, profile
-from backends.tensorrt.engine_cache import EngineCache, replace
+from backends.tensorrt.engine_cache import EngineCache
 from backends.tensorrt.runtime import LOG, load_plugins
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def _build(model: Model, path: Path, options: BuildOptions, device: torch.device
         plan = builder.build_serialized_network(network, config)
         if plan is None:
             raise internal(f"unable to build an engine of model '{model.name}': {LOG.last_error}")
-        replace(timings, bytes(config.get_timing_cache().serialize()))
+        write_whole(timings, bytes(config.get_timing_cache().serialize()))
     logger.info("built the engine of model '%s' in %.0f s", model.name, time.monotonic() - began)
     return bytes(plan)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.private_files import private_directory, private_root
+from app.core.whole_files import write_whole
 
 _PLAN: Final = ".plan"
 
@@ -25,8 +26,8 @@ class EngineCache:
 
     def __init__(self, max_bytes: int, root: Path | None = None) -> None:
         self._max_bytes = max_bytes
-        self._root = root or Path(private_root()) / "engines"
-        private_directory(str(self._root))
+        self._root = root or private_root() / "engines"
+        private_directory(self._root)
 
     def get(self, key: str, machine: str, build: Callable[[Path], bytes]) -> Path:
         """Return the plan of a key, built if it is not there; one build for a kind of GPU at a time.
@@ -43,7 +44,7 @@ class EngineCache:
                 return path
             plan = build(self._root / f"{machine}.timing")
             self._make_room(len(plan))
-            replace(path, plan)
+            write_whole(path, plan)
         return path
 
     @contextmanager
@@ -60,10 +61,3 @@ class EngineCache:
                 return
             path.unlink(missing_ok=True)
             del sizes[path]
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_bytes(content)
-    os.replace(part, path)

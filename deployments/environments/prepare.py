@@ -21,6 +21,7 @@ import msgspec
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
 from app.core.paths import path_inside
+from app.core.private_files import private_root
 from backends import ENVIRONMENT, SERVER, python_based_file
 from backends.base import Model
 from backends.frameworks import PACKAGED
@@ -28,7 +29,7 @@ from deployments.environments.differences import SETTING, unlike
 from deployments.environments.install import environment_key, install
 from deployments.environments.packaged import PackagedEnvironments
 from deployments.environments.progress import working
-from deployments.model_store.cache import Lease, NodeCache, private_root
+from deployments.model_store.cache import Lease, NodeCache
 
 _DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
 _PATH: Final = "EXECUTION_ENV_PATH"

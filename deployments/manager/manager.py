@@ -15,6 +15,7 @@ import msgspec
 from app.core.encoding import to_msgpack
 from app.core.errors import InferError, invalid_arg, not_found
 from app.core.observability.log import VERBATIM, configure_logging
+from app.core.private_files import private_root
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange
 from app.core.tasks import Tasks
@@ -39,7 +40,6 @@ from deployments.manager.serve import applications
 from deployments.manager.serve.nodes import NodeWatch, warn_of_nodes_out_of_reach
 from deployments.manager.serve.spreading import Spreading
 from deployments.manager.start_tables import start_tables
-from deployments.model_store.cache import private_root
 from deployments.model_store.config_overrides import PREFIX, ConfigOverrides
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides

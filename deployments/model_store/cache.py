@@ -15,7 +15,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from app.core import private_files
 from app.core.errors import unavailable
 from app.core.private_files import private_directory
 
@@ -23,11 +22,6 @@ _FILL_LOCKS: Final = 64
 _HIDDEN: Final = "."
 _ABANDONED_S: Final = 60.0
 """Age at which a partially filled or removed directory without a lease is taken for a dead process's."""
-
-
-def private_root() -> Path:
-    """See `private_files.private_root`."""
-    return Path(private_files.private_root())
 
 
 class Lease:
@@ -76,7 +70,7 @@ class NodeCache:
         Raises:
             InferError: UNAVAILABLE when leased directories leave no space for `size` bytes.
         """
-        private_directory(str(self._root))
+        private_directory(self._root)
         with self._filling(key):
             lease = self.lease(key)
             if lease is not None:

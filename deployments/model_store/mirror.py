@@ -12,9 +12,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from app.core.config.text import MAX_CONFIG_BYTES
-from app.core.private_files import private_directory
+from app.core.private_files import private_directory, private_root
+from app.core.whole_files import write_whole
 from app.settings.repositories import remote_scheme
-from deployments.model_store.cache import private_root
 from deployments.model_store.fingerprint import is_config
 from deployments.model_store.layout import check_model_name
 from deployments.model_store.storage import Listing, RemoteFile, Storage
@@ -67,12 +67,9 @@ class Mirror:
         if target.parent.is_file():
             target.parent.unlink()
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = target.parent / f".{os.getpid()}.part"
-        part.write_bytes(content)
-        os.utime(part, ns=(file.stamp, file.stamp))
         if target.is_dir():
             shutil.rmtree(target)
-        os.replace(part, target)
+        write_whole(target, content, lambda descriptor: os.utime(descriptor, ns=(file.stamp, file.stamp)))
 
 
 class Mirrors:

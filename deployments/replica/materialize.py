@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from app.core.errors import unavailable
-from deployments.model_store.cache import Lease, NodeCache, private_root
+from app.core.private_files import private_root
+from deployments.model_store.cache import Lease, NodeCache
 from deployments.model_store.fingerprint import version_digest
 from deployments.spec import MANAGER, ModelSpec
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.private_files import private_directory, state_directory
+from app.core.whole_files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +45,12 @@ class StateFiles:
             OSError: it cannot be written, or another server has the directory.
         """
         directory = self._directory(self._place(name))
-        private_directory(str(directory))
+        private_directory(directory)
         if not self._owns(directory):
             raise OSError(f"another server of this repository uses '{directory}': give one --state-directory")
         path = directory / f"{blake2b(name.encode(), digest_size=16).hexdigest()}.{kind}.json"
-        part = path.with_suffix(".part")
-        with open(part, "wb") as file:
-            file.write(value)
-            file.flush()
-            os.fsync(file.fileno())
         new = not path.exists()
-        os.replace(part, path)
-        _sync(directory)
+        write_whole(path, value, durable=True)
         if new:
             _bound(directory)
 
@@ -136,14 +131,6 @@ def _locked(descriptor: int) -> bool:
     except OSError:  # some network file systems
         pass
     return True
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _bound(directory: Path) -> None:

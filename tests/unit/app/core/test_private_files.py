@@ -25,8 +25,8 @@ from app.core.private_files import (
 def test_root_directory_belongs_to_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     root = tmp_path / f"nereid-{os.getuid()}"
-    assert private_root() == str(root) and stat.S_IMODE(root.stat().st_mode) == 0o700
-    assert private_root() == str(root)
+    assert private_root() == root and stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert private_root() == root
     root.chmod(0o777)
     with pytest.raises(PermissionError, match="must belong to this user alone"):
         private_root()
@@ -37,7 +37,7 @@ def test_root_directory_belongs_to_this_user(tmp_path: Path, monkeypatch: pytest
 
 
 def test_root_directory_has_the_given_parent(tmp_path: Path) -> None:
-    assert private_root(str(tmp_path)) == str(tmp_path / f"nereid-{os.getuid()}")
+    assert private_root(str(tmp_path)) == tmp_path / f"nereid-{os.getuid()}"
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_sockets_have_a_short_place(short: Path, tmp_path: Path) -> None:
     assert socket_root() == str(short / f"nereid-{os.getuid()}")
-    assert len(socket_root()) <= SOCKET_ROOT_BYTES < len(private_root())
-    assert socket_root(str(short)) == private_root(str(short)), "one that is short enough is used"
+    assert len(socket_root()) <= SOCKET_ROOT_BYTES < len(str(private_root()))
+    assert socket_root(str(short)) == str(private_root(str(short))), "one that is short enough is used"
 
 
 def test_a_long_directory_has_a_short_path(short: Path, tmp_path: Path) -> None:
