@@ -4,6 +4,7 @@ The spans are Triton's: `InferRequest` covers the whole request; its child is na
 that one are `compute` and the spans of the models that it called. Activities are events of their span.
 """
 
+import logging
 import re
 from collections.abc import Iterable
 from time import monotonic_ns, time_ns
@@ -24,6 +25,20 @@ from app.ingress.tracing.trace_file import Stamp
 DEFAULT_URL: Final = "http://localhost:4318/v1/traces"
 _MODEL: Final = ("REQUEST_START", "QUEUE_START", "REQUEST_END")
 _COMPUTE: Final = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
+_SDK: Final = logging.getLogger("opentelemetry")
+_TEXTS: Final = {"Queue full, dropping Span.": "BatchSpanProcessor queue is full - dropping span."}
+"""What Triton's SDK says, by what this one says."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Relay(logging.Handler):
+    """Writes what the SDK says to the server's log, which its records would not reach."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record as one of this module."""
+        text = record.getMessage()
+        logger.log(record.levelno, _TEXTS.get(text, text), exc_info=record.exc_info)
 
 
 class Telemetry:
@@ -34,6 +49,8 @@ class Telemetry:
     """
 
     def __init__(self, setting: TraceSetting) -> None:
+        if not any(isinstance(handler, _Relay) for handler in _SDK.handlers):
+            _SDK.addHandler(_Relay(logging.WARNING))
         options = setting.options
         attributes = dict(
             pair.split("=", 1) for pair in re.split(",", options.get("resource", "")) if "=" in pair

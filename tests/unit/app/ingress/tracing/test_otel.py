@@ -1,5 +1,6 @@
 """Spans as a collector receives them over OTLP/HTTP."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -83,6 +84,20 @@ def test_queue_may_be_smaller_than_a_batch(collector: Collector) -> None:
     infer(watch)
     watch.close()
     assert len(collector.spans()) == 3
+
+
+def test_the_sdk_speaks_in_the_log(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):  # once however many traces are exported
+        observer(collector).close()
+    sdk = logging.getLogger("opentelemetry.sdk.mine")  # its own says the same but once a minute
+    sdk.warning("Queue full, dropping %s.", "Span")
+    sdk.error("Failed to export span batch code: 500")
+    assert [
+        (record.levelname, record.message) for record in caplog.records if record.name.startswith("app")
+    ] == [
+        ("WARNING", "BatchSpanProcessor queue is full - dropping span."),
+        ("ERROR", "Failed to export span batch code: 500"),
+    ]
 
 
 def test_spans_are_tritons(collector: Collector) -> None:
