@@ -25,8 +25,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from backends import find_backend, python_based_file
 from backends.base import Backend, Instance, Model, Request
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from benchmarks.report import table
 from deployments.environments.prepare import prepare
 
@@ -65,9 +66,9 @@ def served(
 ) -> Call:
     """Load a model of a folder for a CPU or GPU; return a call that executes one request of these inputs."""
     declared = text_format.Parse(config, mc.ModelConfig())
-    made = find_backend(declared.backend, None, declared.runtime)
+    made = find_backend(BackendPlace(declared.backend, None, declared.runtime))
     model = Model(declared, 1, folder, settings)
-    model.common_file = python_based_file(declared.backend, None, declared.runtime)
+    model.common_file = BackendPlace(declared.backend, None, declared.runtime).python_file
     model.interpreter = prepare(model, 0).python
     backend, instance = made(), Instance(model, f"{declared.name}_0_0", kind)
     backend.initialize(model.backend_config)

@@ -17,7 +17,6 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.trace_settings import TraceSettings
 from app.ingress.access.guard import Guard
@@ -34,6 +33,7 @@ from app.settings.settings import ServerSettings
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread
 from app.transport.settings import TransportSettings
+from backends.registry.configuration import normalise
 from benchmarks.servers import free_ports
 from benchmarks.tools import ROOT
 from deployments.replica.control import ReplicaHandler

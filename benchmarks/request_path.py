@@ -76,8 +76,8 @@ def serve_replica(model: str, directory: Path, data_plane: str) -> None:
 
 
 def _spec(model: str, directory: Path, data_plane: str) -> Any:
-    from app.core.config.normalise import normalise
     from app.transport.settings import TransportSettings
+    from backends.registry.configuration import normalise
     from benchmarks.one_process import KEY
     from benchmarks.workloads import read_config
     from deployments.spec import ModelSpec

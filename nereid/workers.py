@@ -26,6 +26,6 @@ def prepare(import_ray: Callable[[], None]) -> None:
         getattr(deployments, name)
     for name in _CHOSEN:
         import_module(name)
-    list(import_module("backends").entry_points())  # of installed packages, which are read now
+    import_module("backends.registry.descriptions").described("")  # reads those of ours, and entry points
     # A worker may be one of a user's, with packages of the same names.
     set_aside(_DEPLOYMENTS)

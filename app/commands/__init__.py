@@ -27,7 +27,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
-    "analyze": Command("app.tools.analyze.command", "Search the configuration that does most within an SLO."),
+    "analyze": Command("app.commands.analyze", "Search the configuration that does most within an SLO."),
     "backends": Command("app.commands.backends", "Install backends that run in an environment of their own."),
     "batch": Command("app.commands.batch", "Put the rows of files through a model, without a server."),
     "check": Command("app.commands.check", "Check the models of a repository without serving them."),

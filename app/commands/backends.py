@@ -10,7 +10,8 @@ from typing import Final
 
 from app.commands.columns import columns
 from app.core.errors import InferError
-from deployments.environments.packaged import PackagedEnvironments, is_current, names
+from backends.registry.loading import with_environments
+from deployments.environments.packaged import PackagedEnvironments, is_current
 
 _ABOUT: Final = "Install, list and remove backends that run in an environment of their own."
 
@@ -29,12 +30,13 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nereid backends", description=_ABOUT)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    names = with_environments()
     for name, run, text in (
         ("install", _install, "install a backend's environment"),
         ("remove", _remove, "remove a backend's environments"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("name", metavar="NAME", choices=names(), help=", ".join(names()))
+        command.add_argument("name", metavar="NAME", choices=names, help=", ".join(names))
         command.set_defaults(run=run)
     commands.add_parser("list", help="list backends and their environments").set_defaults(run=_list)
     return parser
@@ -58,7 +60,7 @@ def _list(arguments: argparse.Namespace, environments: PackagedEnvironments) -> 
         state = "installed" if is_current(key) else "of another version"
         rows.append((key.rpartition("-")[0], state, f"{_bytes(directory) / 1e6:.0f}", str(directory)))
     present = {key.rpartition("-")[0] for key in installed if is_current(key)}
-    rows += [(name, "not installed", "-", "-") for name in names() if name not in present]
+    rows += [(name, "not installed", "-", "-") for name in with_environments() if name not in present]
     print(columns(rows))
     return 0
 

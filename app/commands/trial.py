@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import ENSEMBLE, normalise
-from app.core.config.validation import validate
+from app.core.config.normalise import ENSEMBLE
 from app.core.errors import InferError
 from app.routing.table import IDLE, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
-from backends import find_backend, hosted_backend, python_based_file, runs_elsewhere
 from backends.base import Backend, Instance, Model
+from backends.registry.configuration import normalise, validate
+from backends.registry.loading import find_backend, hosted_backend, runs_elsewhere
+from backends.registry.place import BackendPlace
 from deployments.environments.prepare import chosen, look
 from deployments.execution.warmup import check_samples, warm_up
 from deployments.manager.candidate import Candidate
@@ -113,16 +114,16 @@ class Trial:
     def _backend(self, model: Model, candidate: Candidate) -> tuple[type[Backend], bool]:
         """Return the class of a model's backend, and whether another environment executes it."""
         spec, folders = candidate.template, (model.version_directory, model.directory)
-        where = (model.config.backend, spec.backend_path, model.config.runtime, folders)
-        model.common_file = python_based_file(*where)
-        if runs_elsewhere(*where, model.backend_config):
+        place = BackendPlace.of(model.config, spec.backend_path, folders)
+        model.common_file = place.python_file
+        if runs_elsewhere(place, model.backend_config):
             chosen(model, installs=False)
             return hosted_backend(model.config.backend), True
         if model.common_file:
             model.backend_config = spec.settings(model.config.backend, "python")
         if unlike := look(model).unlike:
             self._warnings[candidate.name].append(unlike)
-        return find_backend(*where), False
+        return find_backend(place), False
 
 
 def _doubtful(config: mc.ModelConfig) -> Iterator[str]:

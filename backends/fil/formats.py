@@ -3,13 +3,16 @@
 Source: `string_to_serialization` and `model_file` in Triton's fil_backend (src/serialization.h, src/model.h).
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection
-from typing import Final
-
-from tritonclient.grpc import model_config_pb2 as mc
+from typing import TYPE_CHECKING, Final
 
 from app.core.errors import unsupported
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as mc
 
 FILES: Final = {
     "xgboost": "xgboost.model",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,6 @@ class HostedInstance:
         name, kind, device_id, index, passive, profiles, secondary_devices, host_policy: see `Instance`.
         decoupled: whether a request has any number of responses.
     """
-
-    MODULE: ClassVar[str] = "backends.hosted.execution"
 
     model_name: str
     version: int

@@ -15,7 +15,6 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
 from app.core.installation import install_command
-from app.core.own_modules import import_own
 from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
 from backends.onnxruntime import accelerator
@@ -246,12 +245,13 @@ def _cuda_device(instance: Instance) -> ModuleType:
         InferError: UNSUPPORTED without PyTorch.
     """
     try:
-        return import_own("backends.cuda.device")
+        from backends.cuda import device
     except ImportError as error:
         raise unsupported(
             f"instance '{instance.name}' has kind KIND_GPU, which needs PyTorch; install the extra:"
             f" {install_command('gpu')}"
         ) from error
+    return device
 
 
 def _check_gpu(instance: Instance, session: ort.InferenceSession) -> None:

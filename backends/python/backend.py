@@ -16,10 +16,11 @@ from typing import Any, Final
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+import backends
 from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
 from app.core.installation import SERVER_PYTHON
-from backends import inspection_of, is_ours
+from app.core.own_modules import import_own
 from backends.base import Begun, Instance, Model, Request
 from backends.declared import with_completed
 from backends.python.api import metrics
@@ -92,11 +93,11 @@ class PythonBackend(WorkerBackend):
 
     @classmethod
     def inspect(cls, model: Model) -> bool:
-        inspected = inspection_of(model.common_file) if model.common_file else None
-        if inspected is None:
-            check_model_source(model.common_file or model.artifact("model.py"))
+        inspection = _inspection_of(model.common_file) if model.common_file else ""
+        if inspection:
+            import_own(inspection).inspect(model)
         else:
-            inspected(model)
+            check_model_source(model.common_file or model.artifact("model.py"))
         return False
 
     @classmethod
@@ -108,6 +109,12 @@ class PythonBackend(WorkerBackend):
             return _merged(model.config, returned)
         except Exception as error:
             raise loading_failed(error, loader.OUR_FOLDER) from error
+
+
+def _inspection_of(file: Path) -> str:
+    """Return the module beside a file of ours that checks models without running them; "" for others."""
+    root = next((Path(root) for root in backends.__path__ if file.is_relative_to(root)), None)
+    return "" if root is None else ".".join(("backends", *file.parent.relative_to(root).parts, "inspection"))
 
 
 def _may_move(model: Model, described: PythonInstance) -> bool:
@@ -142,7 +149,7 @@ def _described(model: Model, instance: Instance | None = None) -> PythonInstance
     config = json.dumps(config_to_json(model.config))
     about = (model.name, model.version_text, str(model.directory.absolute()), str(file), config)
     settings = model.backend_config if model.common_file else None
-    ours = is_ours(file)
+    ours = bool(_inspection_of(file))
     if instance is None:
         return PythonInstance(*about, name=model.name, backend_config=settings, ours=ours)
     outputs = model.signature.outputs

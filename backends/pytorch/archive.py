@@ -5,7 +5,8 @@ from typing import Literal
 
 from app.core.errors import invalid_arg, unavailable
 from backends.base import Model
-from backends.file_kinds import foreign, holds_aoti, holds_export, read_file
+from backends.model_files import read_file
+from backends.registry.file_kinds import foreign, holds_aoti, holds_export
 
 Content = Literal["torchscript", "aoti", "exported"]
 AOTI: Content = "aoti"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from backends import ENVIRONMENT, SERVER
+from backends.registry.loading import ENVIRONMENT, SERVER
 from benchmarks.backend_rows.own_process import bare, check_installed
 from benchmarks.backends import Call, Row, served
 

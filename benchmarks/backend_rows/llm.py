@@ -18,8 +18,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.tensors import InferRequest, Tensor
-from backends import find_backend, python_based_file
 from backends.base import Instance, Model
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from benchmarks.backends import Call, Row
 from tests.backends.llm.write_model import tokenizer
 from tests.unit.backend_harness import Call as Request
@@ -65,8 +66,8 @@ def write(folder: Path) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
 def generating(folder: Path, count: int) -> Call:
     """Load the folder in this process; return a call that has texts generated, as requests of their own."""
     model = Model(text_format.Parse('name: "m" backend: "llm"', mc.ModelConfig()), 1, folder)
-    model.common_file = python_based_file("llm", None)
-    kind = find_backend("llm")
+    model.common_file = BackendPlace("llm", None).python_file
+    kind = find_backend(BackendPlace("llm"))
     model.config = kind.auto_complete(model)
     backend, instance = kind(), Instance(model, "m_0_0")
     backend.model_initialize(model)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from backends import ENVIRONMENT, SERVER
+from backends.registry.loading import ENVIRONMENT, SERVER
 from benchmarks.backends import Call, Row, served
 from deployments.environments.packaged import PackagedEnvironments
 

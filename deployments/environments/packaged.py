@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from backends import HOSTED, requirements_of
-from backends.frameworks import PACKAGED
+from backends.registry.descriptions import described
 from deployments.environments.install import environment_key, install
 from deployments.model_store.cache import Lease, NodeCache
 
@@ -15,11 +14,6 @@ _UNLIMITED: Final = 1 << 62
 def data_directory() -> Path:
     """Return where they are kept, by the XDG Base Directory Specification."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "nereid/backends"
-
-
-def names() -> list[str]:
-    """Return the backends that may have one."""
-    return sorted({*PACKAGED, *HOSTED})
 
 
 class PackagedEnvironments:
@@ -43,7 +37,7 @@ class PackagedEnvironments:
         Raises:
             InferError: INTERNAL with pip's output when it fails.
         """
-        key, requirements = _key(name), requirements_of(name)
+        key, requirements = _key(name), described(name).requirements
 
         def write(root: Path) -> None:
             install(f"backend '{name}'", requirements, root, root.parent / key, shown)
@@ -63,9 +57,9 @@ class PackagedEnvironments:
 def is_current(key: str) -> bool:
     """Whether the backends of this version use an environment."""
     name = key.rpartition("-")[0]
-    return requirements_of(name).is_file() and key == _key(name)
+    return described(name).requirements.is_file() and key == _key(name)
 
 
 def _key(name: str) -> str:
-    requirements = requirements_of(name)
+    requirements = described(name).requirements
     return f"{name}-{environment_key(requirements, requirements.parent)}"

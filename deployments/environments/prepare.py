@@ -22,9 +22,9 @@ import msgspec
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
 from app.core.paths import path_inside
 from app.core.private_files import private_root
-from backends import ENVIRONMENT, SERVER, python_based_file
 from backends.base import Model
-from backends.frameworks import PACKAGED
+from backends.registry.descriptions import described
+from backends.registry.loading import ENVIRONMENT, SERVER
 from deployments.environments.differences import SETTING, unlike
 from deployments.environments.install import environment_key, install
 from deployments.environments.packaged import PackagedEnvironments
@@ -150,7 +150,7 @@ def _required(model: Model, requirements: Path, inside: Path, cache: NodeCache |
 def _is_ours(model: Model) -> bool:
     """Whether a Python-based backend is one of ours."""
     name, file = model.config.backend, model.common_file
-    return file is not None and file == python_based_file(name, None, model.config.runtime)
+    return file is not None and file == described(name).common_file(model.config.runtime)
 
 
 def chosen(model: Model, installs: bool = True) -> Environment:
@@ -168,7 +168,7 @@ def chosen(model: Model, installs: bool = True) -> Environment:
             INTERNAL for a path without interpreter.
     """
     name = model.config.backend
-    choice = model.backend_config.get(ENVIRONMENT, "own" if name in PACKAGED else SERVER)
+    choice = model.backend_config.get(ENVIRONMENT, "own" if described(name).packaged else SERVER)
     if choice == SERVER:
         return Environment()
     if choice == "own":

@@ -9,12 +9,12 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import change_requires_reload, copied
-from app.core.config.normalise import normalise
 from app.core.config.validation import validate_instances
 from app.core.config.version_policy import absent_versions
 from app.core.observability.log import LogConfig
 from app.core.rollout.spec import RolloutSpec
 from app.routing.table import VersionEntry
+from backends.registry.configuration import normalise
 from deployments.manager.ensembles import is_ensemble
 from deployments.manager.planner import LoadPlan, plan_load
 from deployments.model_store.fingerprint import version_content, version_fingerprint

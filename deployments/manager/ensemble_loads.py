@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from app.core.config.normalise import normalise
-from app.core.config.validation import validate
 from app.core.errors import InferError, invalid_arg
 from app.routing.table import IDLE, UNLOADED, ModelState, VersionEntry
+from backends.registry.configuration import normalise, validate
 from deployments.manager.candidate import Candidate
 from deployments.manager.catalog import Catalog
 from deployments.manager.ensembles import (

@@ -8,7 +8,7 @@ from typing import Final
 from app.core.server_metadata import EXTENSIONS, VERSION
 from app.routing.table import NO_VERSION, RoutingTable
 from app.settings.settings import ServerSettings
-from backends import backend_path
+from backends.registry.place import BackendPlace
 
 _RATE_LIMITS: Final = {"off": "OFF", "execution_count": "EXEC_COUNT"}
 
@@ -29,7 +29,7 @@ def backend_table(settings: ServerSettings, table: RoutingTable) -> str:
     rows = [("Backend", "Path", "Config")]
     for name in names:
         config = {"cmdline": _backend_config(settings, name)}
-        rows.append((name, backend_path(name, directory), json.dumps(config, separators=(",", ":"))))
+        rows.append((name, BackendPlace(name, directory).shown, json.dumps(config, separators=(",", ":"))))
     return _drawn(rows)
 
 

@@ -11,47 +11,18 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import BACKEND_OF_PLATFORM, ENSEMBLE
+from app.core.config.backend_facts import platforms
+from app.core.config.normalise import ENSEMBLE
 from app.core.errors import InferError, invalid_arg, unavailable
 from app.core.paths import path_inside
-from backends import (
-    LIBRARY,
-    backend_names,
-    is_custom,
-    is_known,
-    names_library,
-    python_based_file,
-    unknown_backend,
-)
-from backends.fil.formats import file_name
-from backends.file_kinds import ModelFile, describe, foreign, read_file
+from backends.description import BackendDescription, ModelFormat
+from backends.model_files import ModelFile, read_file
+from backends.registry.descriptions import described, descriptions
+from backends.registry.file_kinds import describe, foreign
+from backends.registry.loading import backend_names, unknown_backend
+from backends.registry.place import LIBRARY, BackendPlace
 from deployments.model_store.layout import ModelEntry, models_in
 
-_MODEL_FILES: Final = {
-    "onnxruntime": "model.onnx",
-    "openvino": "model.xml",
-    "pytorch": "model.pt",
-    "tensorflow": "model.savedmodel",
-    "tensorrt": "model.plan",
-    "python": "model.py",
-    "fil": "",
-}
-"""What the built-in backends load, if the configuration names nothing else; fil: by a parameter."""
-_ALIASES: Final = {
-    "onnx": "onnxruntime",
-    "ort": "onnxruntime",
-    "ov": "openvino",
-    "torch": "pytorch",
-    "libtorch": "pytorch",
-    "torchscript": "pytorch",
-    "tf": "tensorflow",
-    "trt": "tensorrt",
-    "xgboost": "fil",
-    "lightgbm": "fil",
-    "treelite": "fil",
-    "py": "python",
-}
-"""Names that people give to backends."""
 _SHOWN: Final = 8
 
 
@@ -76,21 +47,18 @@ def check_model(
     directory = entry.directory / str(version)
     if not config.backend:
         raise _unknown_platform(config)
-    folders = (directory, entry.directory)
-    where = (config.backend, backends, config.runtime, folders)
-    if names_library(config.backend, config.runtime) and not is_custom(*where):
-        raise _missing_library(config, (*folders, *([backends / config.backend] if backends else ())))
-    if not is_known(*where):
+    place = BackendPlace.of(config, backends, (directory, entry.directory))
+    if place.names_library and not place.is_custom:
+        raise _missing_library(config, (*place.model_folders, *([place.folder] if place.folder else ())))
+    if not place.is_known:
         raise _unknown_backend(config.backend, files_in(directory), backends)
-    ours = config.backend in _MODEL_FILES and not is_custom(*where)
-    if python_based_file(*where):
+    if place.python_file or place.is_custom or config.cc_model_filenames:
         return  # its code chooses among several files
-    if ours and not config.cc_model_filenames:
-        _check_file(directory, config, remote)
+    _check_file(directory, config, described(config.backend), remote)
 
 
 def _unknown_platform(config: mc.ModelConfig) -> InferError:
-    known = [*BACKEND_OF_PLATFORM, ENSEMBLE]
+    known = [*platforms(descriptions()), ENSEMBLE]
     text = f"unexpected platform type '{config.platform}' for {config.name}."
     return invalid_arg(f"{text}{_did_you_mean(config.platform, known)} Platforms: {', '.join(known)}.")
 
@@ -120,35 +88,35 @@ def _unknown_backend(name: str, files: list[ModelFile], backends: Path | None) -
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    alias = _ALIASES.get(name.lower())
-    close = [alias] if alias else get_close_matches(name.lower(), known, n=1, cutoff=0.7)
+    aliased = [each.name for each in descriptions() if name.lower() in each.aliases]
+    close = aliased or get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
-def _check_file(directory: Path, config: mc.ModelConfig, remote: bool) -> None:
-    path = directory / _model_file(directory, config)
-    if not path.exists():
-        raise unavailable(f"{_missing(path, config)}. {found_in(directory)}{_other_name(config)}")
-    if remote or not path.is_file() or config.backend == "python":
+def _check_file(directory: Path, config: mc.ModelConfig, backend: BackendDescription, remote: bool) -> None:
+    name = _model_file(directory, config, backend)
+    path = directory / name
+    if not name:
         return
-    if fault := foreign(read_file(path), config.backend):
+    if not path.exists():
+        fault = _format(config, backend).missing.format(path=path, model=config.name)
+        raise unavailable(f"{fault}. {found_in(directory)}{_other_name(config)}")
+    if not remote and path.is_file() and (fault := foreign(read_file(path), config.backend)):
         raise invalid_arg(f"backend '{config.backend}' cannot load '{path}'. {fault}")
 
 
-def _model_file(directory: Path, config: mc.ModelConfig) -> str:
-    if config.backend == "fil":
-        names = os.listdir(directory) if directory.is_dir() else []
-        return file_name(config, names)
-    return config.default_model_filename or _MODEL_FILES[config.backend]
+def _model_file(directory: Path, config: mc.ModelConfig, backend: BackendDescription) -> str:
+    """Return the name of a model's file; "" for a backend that says nothing of it."""
+    if backend.model_file is not None:
+        return backend.model_file(config, os.listdir(directory) if directory.is_dir() else [])
+    if not backend.formats:
+        return ""
+    return config.default_model_filename or backend.formats[0].file_name
 
 
-def _missing(path: Path, config: mc.ModelConfig) -> str:
-    if config.backend == "python":
-        return f"Python model file not found in '{path}'"
-    if config.platform == "torch_aoti":
-        return f'PyTorch inductor model file "{path}" is unreachable or inaccessible'
-    what = "model" if config.backend == "openvino" else "model instance"
-    return f"unable to find '{path}' for {what} '{config.name}'"
+def _format(config: mc.ModelConfig, backend: BackendDescription) -> ModelFormat:
+    declared = (each for each in backend.formats if each.platform == config.platform)
+    return next(declared, backend.formats[0] if backend.formats else ModelFormat(""))
 
 
 def _other_name(config: mc.ModelConfig) -> str:

@@ -14,12 +14,13 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import copied
-from app.core.config.normalise import ENSEMBLE, infer_backend, refuse_ensemble_backend, without_instances
+from app.core.config.normalise import ENSEMBLE, refuse_ensemble_backend, without_instances
 from app.core.config.text import MAX_CONFIG_BYTES, PLACEHOLDER, PLACEHOLDER_HINT, parse_pbtxt
-from app.core.config.validation import validate_io, validate_model
+from app.core.config.validation import validate_io
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
 from app.core.hints import hinted
 from app.core.paths import path_inside
+from backends.registry.configuration import infer_backend, validate_model
 from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry, is_inside
 from deployments.model_store.model_check import found_for
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import copied
-from app.core.config.normalise import normalise
 from app.core.config.rate_limit import Demand
 from app.core.config.validation import validate_instances
 from app.core.errors import InferError, internal
@@ -19,6 +18,7 @@ from app.core.installation import SERVER_PYTHON
 from app.core.tasks import Tasks
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Backend, Instance, Model
+from backends.registry.configuration import normalise
 from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution.execution_limit import ExecutionLimit, seconds_allowed
 from deployments.execution.instance_groups import Placement, change, placements

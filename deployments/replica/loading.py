@@ -8,8 +8,6 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.cache.response_cache import make_cache
 from app.core.buffers import set_allocator
-from app.core.config.normalise import normalise
-from app.core.config.validation import validate
 from app.core.errors import InferError
 from app.core.installation import SERVER_PYTHON
 from app.core.latencies import unknown_families
@@ -17,8 +15,10 @@ from app.core.main_thread import call_on_main
 from app.core.statistics import Statistics
 from app.transport.event_loop_thread import LoopThread
 from app.transport.memory.shared_pool import allocate
-from backends import find_backend, hosted_backend, python_based_file, runs_elsewhere
 from backends.base import Backend, Model
+from backends.registry.configuration import normalise, validate
+from backends.registry.loading import find_backend, hosted_backend, runs_elsewhere
+from backends.registry.place import BackendPlace
 from deployments.environments.prepare import Environment, chosen, prepare
 from deployments.execution.instance_groups import placements
 from deployments.model_store.agents import check_agents
@@ -51,10 +51,10 @@ def load_model(spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_
     """
     declared = mc.ModelConfig.FromString(spec.config)
     check_agents(declared, Path(spec.directory), spec.version)
-    where = (declared.backend, spec.backend_path, declared.runtime, spec.model_folders)
-    common_file = python_based_file(*where)
-    elsewhere = runs_elsewhere(*where, spec.settings(declared.backend))
-    kind = hosted_backend(declared.backend) if elsewhere else find_backend(*where)
+    place = BackendPlace.of(declared, spec.backend_path, spec.model_folders)
+    common_file = place.python_file
+    elsewhere = runs_elsewhere(place, spec.settings(declared.backend))
+    kind = hosted_backend(declared.backend) if elsewhere else find_backend(place)
     settings = spec.settings(declared.backend, *(("python",) if common_file or elsewhere else ()))
     declared = normalise(declared, spec.gpus, kind.preferred_groups(settings, spec.auto_complete))
     model = Model(declared, spec.version, Path(spec.directory), settings)

@@ -20,7 +20,7 @@ from app.native.choice import is_native
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from app.transport.memory.client_regions import use_mappings
-from backends import may_call_models
+from backends.registry.place import BackendPlace
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import labels_of, load_model
 from deployments.replica.readiness import ReadinessWatch
@@ -174,7 +174,7 @@ class Replica:
 def _model_calls(spec: ModelSpec, plane: LoopThread, cluster: "Cluster") -> "ModelCalls | None":
     """Return the server API of a model that may call others; nothing of it is imported for other backends."""
     config = mc.ModelConfig.FromString(spec.config)
-    if not may_call_models(config.backend, spec.backend_path, config.runtime, spec.model_folders):
+    if not BackendPlace.of(config, spec.backend_path, spec.model_folders).may_call_models:
         return None
     from backends.python.api import server_api
     from deployments.bls.service import ModelCalls

@@ -21,7 +21,7 @@ from app.ray_adapter.node import listen_host, node_id, replica_rank
 from app.ray_adapter.orphans import end_with_raylet
 from app.routing.handle_calls import HandleCalls
 from app.transport.event_loop_thread import LoopThread
-from backends import executes_python
+from backends.registry.place import BackendPlace
 from deployments.bls.cluster import RayCluster
 from deployments.execution.execution_limit import seconds_allowed
 from deployments.model_process.host import ProcessReplica
@@ -122,7 +122,7 @@ class ModelVersion:
         path = os.path.join(local.socket_directory, f"{os.getpid()}.sock")
         place = Place(self._node_id, path, listen_host(local.channel_address))
         config = mc.ModelConfig.FromString(local.config)
-        if not executes_python(config.backend, local.backend_path, config.runtime, local.model_folders):
+        if not BackendPlace.of(config, local.backend_path, local.model_folders).executes_python:
             return Replica(local, place, self._plane, RayCluster(), serve_batched)
         seconds = seconds_allowed(config, local.max_execution_s)
         again, loaded = self._restarts.again, self._restarts.loaded_again

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import backends
 from app.engine.engine import Engine
 from backends.base import Model
 from backends.python.backend import PythonBackend
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from deployments.environments.packaged import PackagedEnvironments
 from deployments.environments.prepare import prepare
 from tests.unit.backend_harness import Served
@@ -40,13 +41,13 @@ def serve_model(
     Args:
         completed: complete its configuration first.
     """
-    model.common_file = backends.python_based_file(backend, None)
+    model.common_file = BackendPlace(backend, None).python_file
     environment = prepare(model, _ROOM)
     at_end(environment.release)
     model.interpreter = environment.python
     if completed:
         model.config = PythonBackend.auto_complete(model)
-    served = Served(backends.find_backend(backend), model)
+    served = Served(find_backend(BackendPlace(backend)), model)
     at_end(served.close)
     return served
 

@@ -21,10 +21,8 @@ from tritonclient.grpc import service_pb2 as pb
 from app.access.grants import Grants
 from app.access.tokens import encode, make_token, parse
 from app.core.config.model_config import input_specs
-from app.core.config.normalise import normalise
 from app.core.config.request_check import RequestChecker
 from app.core.config.text import parse_config_json, parse_pbtxt
-from app.core.config.validation import validate
 from app.core.errors import InferError
 from app.core.tensors import Buffer, InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.native.choice import missing
@@ -35,6 +33,7 @@ from app.protocol.http import v2 as http_v2
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire import compiled, control_messages, frames, messages
+from backends.registry.configuration import normalise, validate
 from tests.channel_ends import called, served
 from tests.fuzz.hostile import HOSTILE
 from tests.fuzz.migrations import MIGRATIONS

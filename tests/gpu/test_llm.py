@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from backends import find_backend, python_based_file
 from backends.base import Model
 from backends.python.backend import PythonBackend
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.backends.llm import test_llm, write_model
 from tests.unit.backend_harness import Served, config
 
@@ -30,10 +31,10 @@ def model(request: pytest.FixtureRequest, root: Path) -> Iterator[tuple[Served, 
     """A model, and the texts that transformers generates by it on the CPU."""
     folder = root / request.param
     loaded = Model(config(f'name: "{request.param}" backend: "llm"'), 1, folder)
-    loaded.common_file = python_based_file("llm", None)
+    loaded.common_file = BackendPlace("llm", None).python_file
     loaded.interpreter = Path(sys.executable)
     loaded.config = PythonBackend.auto_complete(loaded)
-    served = Served(find_backend("llm"), loaded, kind="GPU")
+    served = Served(find_backend(BackendPlace("llm")), loaded, kind="GPU")
     yield served, json.loads((folder / "expected.json").read_text())
     served.close()
 

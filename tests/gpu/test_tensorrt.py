@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.registry.configuration import normalise
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
+
 pytest.importorskip("tensorrt")
 
-from app.core.config.normalise import normalise
 from app.core.errors import InferError
-from backends import find_backend
 from backends.base import Instance, Model
 from tests.gpu import engines
 from tests.unit.backend_harness import Served, config, infer
@@ -21,7 +23,7 @@ GRAPHS = "optimization {{ cuda {{ graphs: true busy_wait_events: true {} }} }}"
 
 def serve(folder: Path, text: str = "") -> Served:
     """Load with a configuration that the engine completes."""
-    backend = find_backend("tensorrt")
+    backend = find_backend(BackendPlace("tensorrt"))
     declared = normalise(config(f'name: "m" backend: "tensorrt" platform: "tensorrt_plan" {text}'), (0,))
     complete = normalise(backend.auto_complete(Model(declared, 1, folder)), (0,))
     return Served(backend, complete, folder, kind="GPU")

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.registry.configuration import normalise
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
+
 pytest.importorskip("tensorrt")
 onnx = pytest.importorskip("onnx")
 
-from app.core.config.normalise import normalise  # noqa: E402
-from backends import find_backend  # noqa: E402
 from backends.base import Model  # noqa: E402
 from tests.unit.backend_harness import Served, config, infer  # noqa: E402
 
@@ -36,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def serve(folder: Path, text: str = "") -> Served:
-    backend = find_backend("tensorrt")
+    backend = find_backend(BackendPlace("tensorrt"))
     head = 'name: "m" backend: "tensorrt" default_model_filename: "model.onnx" max_batch_size: 8'
     declared = normalise(config(f"{head} {text}"), (0,))
     complete = normalise(backend.auto_complete(Model(declared, 1, folder)), (0,))

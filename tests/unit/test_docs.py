@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends import find_backend
 from backends.base import Backend, Model
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.server import ROOT
 from tests.unit.backend_harness import Served, config, infer
 from tests.unit.test_imports import modules
@@ -103,20 +104,18 @@ def by_tree(folder: str) -> tuple[bool, str]:
     return folder != "nereid", folder
 
 
-def code_block(page: str, language: str) -> str:
-    """The first block of a language in a page."""
-    found = re.search(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+def code_blocks(page: str, language: str) -> list[str]:
+    """The blocks of a language in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_example_backend_executes_a_batch(tmp_path: Path) -> None:
     (tmp_path / "scale").mkdir()
-    (tmp_path / "scale" / "backend.py").write_text(code_block("docs/develop/backends.md", "python"))
+    (tmp_path / "scale" / "backend.py").write_text(code_blocks("docs/develop/backends.md", "python")[0])
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "factor.txt").write_text("2.5")
-    backend = find_backend("scale", tmp_path)
-    model = Model(config('name: "m" ' + code_block("docs/develop/backends.md", "protobuf")), 1, tmp_path)
+    backend = find_backend(BackendPlace("scale", tmp_path))
+    model = Model(config('name: "m" ' + code_blocks("docs/develop/backends.md", "protobuf")[0]), 1, tmp_path)
     backend.auto_complete(model)
     served = Served(backend, model)
     calls = served(*(infer({"INPUT": np.array([[value]], np.float32)}) for value in (1, 2)))

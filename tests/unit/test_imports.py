@@ -16,9 +16,10 @@ TABLE = """
 app.access: app.core app.core.observability app.protocol
 app.cache: app.core
 app.commands: app.access app.commands.new app.console app.core app.core.config app.core.observability
-    app.engine app.offline app.routing app.settings app.tools app.tools.migrate backends
+    app.engine app.offline app.routing app.settings app.tools app.tools.analyze app.tools.migrate
+    backends backends.registry
     deployments.environments deployments.execution deployments.manager deployments.model_store nereid
-app.commands.new: app.core app.tools.migrate backends backends.pytorch
+app.commands.new: app.core app.tools.migrate backends backends.pytorch backends.registry
 app.commands.rollout: app.commands app.core.rollout app.tools
 app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
 app.core:
@@ -111,9 +112,10 @@ backends.python.api: app.core backends
 backends.python.execution: app.core backends backends.python.api
 backends.python.worker: app.core app.transport app.transport.memory backends backends.python.api
     backends.python.execution
-backends.pytorch: app.core app.core.config backends backends.cuda
+backends.pytorch: app.core app.core.config backends backends.cuda backends.registry
 backends.pytorch.eager: app.core backends backends.python backends.pytorch
 backends.teaching: app.core app.core.config backends backends.python.api
+backends.registry: app.core app.core.config backends backends.cpp backends.hosted
 backends.rtsp: app.core backends
 backends.tensorflow: app.core app.core.config backends
 backends.tensorrt: app.core app.core.config backends backends.cuda
@@ -121,38 +123,37 @@ deployments: app.core app.core.observability app.transport backends
 deployments.bls: app.core app.ensemble app.ray_adapter app.rollout app.routing app.transport backends
     backends.python.api deployments deployments.event_loop_execution deployments.execution
 deployments.builder: app.core app.ray_adapter backends deployments
-deployments.environments: app.core backends backends.python.worker deployments.model_store
+deployments.environments: app.core backends backends.python.worker backends.registry deployments.model_store
 deployments.event_loop_execution: app.transport backends
 deployments.execution: app.core app.core.config backends deployments.event_loop_execution
     deployments.rate_limiting
 deployments.manager: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter
-    app.routing app.settings app.transport app.transport.channel backends deployments deployments.execution
-    deployments.manager.serve deployments.model_store deployments.residency deployments.rollout
-    deployments.scaling
+    app.routing app.settings app.transport app.transport.channel backends backends.registry deployments
+    deployments.execution deployments.manager.serve deployments.model_store deployments.residency
+    deployments.rollout deployments.scaling
 deployments.manager.serve: app.core app.core.rollout app.ray_adapter app.transport app.transport.channel
     deployments
-deployments.model_store: app.core app.core.config app.settings app.transport.channel backends backends.fil
-    deployments
+deployments.model_store: app.core app.core.config app.settings app.transport.channel backends
+    backends.registry deployments
 deployments.model_process: app.core app.core.observability app.ray_adapter app.ray_adapter.local app.transport
     app.transport.channel deployments deployments.bls deployments.execution deployments.replica
     deployments.scheduling.dynamic
 deployments.rate_limiting: app.core app.core.config app.transport.channel
-deployments.replica: app.cache app.core app.core.config app.core.observability app.core.rollout
-    app.native app.ray_adapter app.routing
-    app.transport app.transport.channel app.transport.memory app.transport.wire backends
-    backends.python.api deployments deployments.bls deployments.environments
-    deployments.event_loop_execution deployments.execution deployments.model_store
-    deployments.rate_limiting deployments.scheduling deployments.scheduling.dynamic
-deployments.serve_replica: app.core app.core.observability app.ray_adapter app.routing app.transport backends
-    deployments deployments.bls deployments.execution deployments.model_process deployments.replica
-    deployments.scheduling.dynamic
+deployments.replica: app.cache app.core app.core.config app.core.observability app.core.rollout app.native
+    app.ray_adapter app.routing app.transport app.transport.channel app.transport.memory app.transport.wire
+    backends backends.python.api backends.registry deployments deployments.bls deployments.environments
+    deployments.event_loop_execution deployments.execution deployments.model_store deployments.rate_limiting
+    deployments.scheduling deployments.scheduling.dynamic
+deployments.serve_replica: app.core app.core.observability app.ray_adapter app.routing app.transport
+    backends backends.registry deployments deployments.bls deployments.execution deployments.model_process
+    deployments.replica deployments.scheduling.dynamic
 deployments.residency: app.core app.routing app.settings deployments
 deployments.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel deployments
     deployments.model_store
 deployments.scaling: app.core app.ray_adapter app.routing app.transport.channel deployments
 deployments.scheduling: app.core deployments.execution
-deployments.scheduling.dynamic: app.core app.transport backends deployments deployments.execution
-    deployments.scheduling
+deployments.scheduling.dynamic: app.core app.transport backends backends.registry deployments
+    deployments.execution deployments.scheduling
 deployments.scheduling.registry: app.core backends deployments deployments.execution deployments.scheduling
     deployments.scheduling.dynamic deployments.scheduling.sequence
 deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling

@@ -11,7 +11,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.tools.migrate.mlserver import python_model
 from app.tools.migrate.plan import Item, MigratedModel, MigrationError, files_below
-from backends.file_kinds import PICKLE, ModelFile, describe, holds_aoti, holds_export, kind_of, read_file
+from backends.model_files import FileKind, ModelFile, read_file
+from backends.registry.file_kinds import PICKLE, describe, holds_aoti, holds_export, kind_of, server_of
 from backends.transformers_files import CONFIG, Architecture, read_architecture
 
 _PYTHON: Final = Path(__file__).with_name("python_template.py")
@@ -99,11 +100,11 @@ def from_source(name: str, source: Path, inputs: Sequence[Tensor] = ()) -> Migra
         made.config.max_batch_size = 1024
         made.config.parameters["outputs"].string_value = "predict,predict_proba"
         return made._replace(notes=(_EXECUTED.format(name=source.name),))
-    make = _MADE_BY.get(kind.serves) if kind is not None else None
-    if make is None:
+    made_of = _made_of(kind, name, source, file, inputs) if kind is not None else None
+    if made_of is None:
         known = describe([file]) or f"nothing is known of a file such as '{source.name}'."
         raise MigrationError(f"no model was made of it: {known} Or begin with code: --python")
-    return make(name, source, file, inputs)
+    return made_of
 
 
 def _architecture(source: Path) -> Architecture | None:
@@ -198,10 +199,6 @@ def _saved_model(name: str, source: Path, file: ModelFile, inputs: Sequence[Tens
     return _plain(name, "tensorflow", tuple(files_below(folder, "1/model.savedmodel/")), inputs)
 
 
-def _engine(name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]) -> MigratedModel:
-    return _plain(name, "tensorrt", (Item("1/model.plan", source),), inputs)
-
-
 def _plain(name: str, backend: str, items: Sequence[Item], inputs: Sequence[Tensor]) -> MigratedModel:
     """Return a model whose backend reads from its file what is not told."""
     config = mc.ModelConfig(name=name, backend=backend)
@@ -212,15 +209,34 @@ def _plain(name: str, backend: str, items: Sequence[Item], inputs: Sequence[Tens
 
 
 _Make = Callable[[str, Path, ModelFile, Sequence[Tensor]], MigratedModel]
-_MADE_BY: Final[dict[str, _Make]] = {
-    "onnxruntime": _onnx,
+_SPECIAL: Final[dict[str, _Make]] = {
+    "aoti": _pytorch,
+    "export": _pytorch,
+    "lightgbm": _forest,
+    "onnx": _onnx,
     "openvino": _openvino,
+    "paddle": _openvino,
     "pytorch": _pytorch,
-    "fil": _forest,
-    "tensorflow": _saved_model,
-    "tensorrt": _engine,
+    "saved_model": _saved_model,
+    "tensorflow_graph": _saved_model,
+    "tflite": _openvino,
+    "torchscript": _pytorch,
+    "treelite": _forest,
+    "xgboost": _forest,
 }
-"""What makes a model, by the backend that serves its file."""
+"""What makes a model, by the name of the kind of file, where it takes more than the file."""
+
+
+def _made_of(
+    kind: FileKind, name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]
+) -> MigratedModel | None:
+    """Return a model made of a file that a backend serves as it stands; None for another."""
+    if make := _SPECIAL.get(kind.name):
+        return make(name, source, file, inputs)
+    backend = server_of(kind)
+    if backend is None or not backend.formats:
+        return None
+    return _plain(name, backend.name, (Item(f"1/{backend.formats[0].file_name}", source),), inputs)
 
 
 def read_tensor(text: str) -> Tensor:

@@ -5,10 +5,11 @@ in Triton's core (src/model_config_utils.cc).
 """
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.backend_facts import BackendFacts, ModelFormat, platforms
 from app.core.config.model_config import copied
 from app.core.errors import invalid_arg
 
@@ -16,42 +17,8 @@ ENSEMBLE: Final = "ensemble"
 SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
 MAX_INSTANCES: Final = 1024
 """Instances of a version of a model: each is a thread, that of a Python model a process."""
-_INSTANCES_ON_CPU: Final = {"onnxruntime": 2, "tensorflow": 2}
 _Group: Final = mc.ModelInstanceGroup
-_PREFER_CPU: Final = frozenset({"fil", "openvino"})
-"""Backends whose KIND_AUTO is KIND_CPU on a machine with GPUs: they use none."""
-_LIBTORCH: Final = "pytorch_libtorch"
-
-
-class KnownModel(NamedTuple):
-    """A platform, its backend, its default file name, and whether that is a directory; None: either."""
-
-    platform: str
-    backend: str
-    file_name: str
-    directory: bool | None
-
-
-KNOWN_MODELS: Final = (
-    KnownModel("tensorflow_savedmodel", "tensorflow", "model.savedmodel", True),
-    KnownModel("tensorflow_graphdef", "tensorflow", "model.graphdef", False),
-    KnownModel("tensorrt_plan", "tensorrt", "model.plan", False),
-    # Large ONNX models are a directory that holds model.onnx and its weights.
-    KnownModel("onnxruntime_onnx", "onnxruntime", "model.onnx", None),
-    KnownModel("", "openvino", "model.xml", None),
-    KnownModel(_LIBTORCH, "pytorch", "model.pt", False),
-    KnownModel("torch_aoti", "pytorch", "model.pt2", False),
-    KnownModel("", "python", "model.py", None),
-    KnownModel("tensorrt_plan", "tensorrt", "model.onnx", False),  # for `backend: "tensorrt"` alone
-)
-"""In the order in which Triton looks for the files, which has no last one."""
-
 _PYTHON_FILE: Final = "model.py"
-_OLD_PLATFORM_NAMES: Final = {"libtorch": _LIBTORCH}
-BACKEND_OF_PLATFORM: Final = {known.platform: known.backend for known in KNOWN_MODELS if known.platform} | {
-    old: next(known.backend for known in KNOWN_MODELS if known.platform == new)
-    for old, new in _OLD_PLATFORM_NAMES.items()
-}
 
 
 def refuse_ensemble_backend(config: mc.ModelConfig) -> None:
@@ -67,7 +34,9 @@ def refuse_ensemble_backend(config: mc.ModelConfig) -> None:
         )
 
 
-def infer_backend(config: mc.ModelConfig, listing: Collection[str]) -> mc.ModelConfig:
+def infer_backend(
+    config: mc.ModelConfig, listing: Collection[str], backends: Sequence[BackendFacts]
+) -> mc.ModelConfig:
     """Return a copy with `backend`, `platform` and `default_model_filename` filled in where they are known.
 
     Platform and backend decide first, then `default_model_filename`, then the files, then a model name of
@@ -76,6 +45,7 @@ def infer_backend(config: mc.ModelConfig, listing: Collection[str]) -> mc.ModelC
     Args:
         config: `name` must be set.
         listing: names in the model's first version directory, those of directories with a "/" at the end.
+        backends: those there are, in the order in which Triton looks for their files.
 
     Raises:
         InferError: INVALID_ARG when the backend cannot be inferred.
@@ -85,41 +55,47 @@ def infer_backend(config: mc.ModelConfig, listing: Collection[str]) -> mc.ModelC
         result.platform = ENSEMBLE
     if result.platform == ENSEMBLE:
         return result
-    known = _known_model(result, listing)
+    known = _known_format(result, listing, backends)
     if known is not None:
-        _fill(result, known)
+        _fill(result, *known)
     elif not (result.backend or result.platform or result.default_model_filename):
         result.backend = _custom_backend(result.name, listing)
         result.default_model_filename = f"model.{result.backend}"
     return result
 
 
-def _known_model(config: mc.ModelConfig, listing: Collection[str]) -> KnownModel | None:
-    rows = [row for row in KNOWN_MODELS if config.backend in ("", row.backend)]
-    platform = _OLD_PLATFORM_NAMES.get(config.platform, config.platform)
-    if platform in BACKEND_OF_PLATFORM:
-        return next((row for row in rows if row.platform == platform), None)
-    listed = next((row for row in rows if _is_listed(row, listing)), None)
+def _known_format(
+    config: mc.ModelConfig, listing: Collection[str], backends: Sequence[BackendFacts]
+) -> tuple[BackendFacts, ModelFormat] | None:
+    formats = ((backend, each) for backend in backends for each in backend.formats)
+    known = [row for row in formats if _may_be(config, *row)]
+    platform = config.platform
+    if platform in platforms(backends):
+        return next((row for row in known if platform in (row[1].platform, row[1].old_platform)), None)
+    listed = next((row for row in known if _is_listed(row[1], listing)), None)
     # Triton takes the first whatever the files, and would look for model.pt where there is only model.pt2.
-    if config.backend and config.backend != "tensorflow":
-        return listed or (rows[0] if rows else None)
+    if config.backend and all(backend.first_by_default for backend, _ in known):
+        return listed or (known[0] if known else None)
     if config.default_model_filename:
-        return next((row for row in rows if row.file_name == config.default_model_filename), None)
+        return next((row for row in known if row[1].file_name == config.default_model_filename), None)
     return None if platform else listed
 
 
-def _is_listed(row: KnownModel, listing: Collection[str]) -> bool:
-    as_file = row.directory is not True and row.file_name in listing
-    return as_file or (row.directory is not False and row.file_name + "/" in listing)
+def _may_be(config: mc.ModelConfig, backend: BackendFacts, form: ModelFormat) -> bool:
+    return config.backend == backend.name or not (config.backend or form.named_only)
 
 
-def _fill(config: mc.ModelConfig, known: KnownModel) -> None:
-    # As in Triton, which names TorchScript's file for `backend: "pytorch"` alone; else its backend finds it.
-    unnamed = known.platform == _LIBTORCH and bool(config.platform or not config.backend)
-    config.backend = config.backend or known.backend
-    config.platform = config.platform or known.platform
-    if not unnamed and config.runtime != _PYTHON_FILE:  # such a model chooses among several files
-        config.default_model_filename = config.default_model_filename or known.file_name
+def _is_listed(form: ModelFormat, listing: Collection[str]) -> bool:
+    as_file = form.directory is not True and form.file_name in listing
+    return as_file or (form.directory is not False and form.file_name + "/" in listing)
+
+
+def _fill(config: mc.ModelConfig, backend: BackendFacts, form: ModelFormat) -> None:
+    named = not form.named_for_backend or bool(config.backend and not config.platform)
+    config.backend = config.backend or backend.name
+    config.platform = config.platform or form.platform
+    if named and config.runtime != _PYTHON_FILE:  # such a model chooses among several files
+        config.default_model_filename = config.default_model_filename or form.file_name
 
 
 def _custom_backend(model: str, listing: Collection[str]) -> str:
@@ -136,12 +112,16 @@ def _custom_backend(model: str, listing: Collection[str]) -> str:
 
 
 def normalise(
-    config: mc.ModelConfig, gpus: Sequence[int] = (), preferred: Sequence[mc.ModelInstanceGroup] = ()
+    config: mc.ModelConfig,
+    backend: BackendFacts,
+    gpus: Sequence[int] = (),
+    preferred: Sequence[mc.ModelInstanceGroup] = (),
 ) -> mc.ModelConfig:
     """Return a copy with Triton's defaults filled in; idempotent.
 
     Args:
         config: with `name`, and `backend` or `platform`, already filled.
+        backend: what is known of its backend.
         gpus: CUDA ordinals this server may use; without any, KIND_AUTO means KIND_CPU.
         preferred: the instance groups that the backend prefers.
 
@@ -150,7 +130,7 @@ def normalise(
     """
     result = without_instances(config)
     if not result.HasField("ensemble_scheduling"):
-        _default_instances(result, gpus, preferred)
+        _default_instances(result, backend, gpus, preferred)
     return result
 
 
@@ -185,19 +165,21 @@ def _default_pinned_memory(optimization: mc.ModelOptimizationPolicy) -> None:
 
 
 def _default_instances(
-    config: mc.ModelConfig, gpus: Sequence[int], preferred: Sequence[mc.ModelInstanceGroup]
+    config: mc.ModelConfig,
+    backend: BackendFacts,
+    gpus: Sequence[int],
+    preferred: Sequence[mc.ModelInstanceGroup],
 ) -> None:
     if not config.instance_group:
         config.instance_group.append(_default_group(config.name, gpus, preferred))
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
         if group.kind == _Group.KIND_AUTO:
-            group.kind = _automatic_kind(group, () if config.backend in _PREFER_CPU else gpus)
+            group.kind = _automatic_kind(group, gpus if backend.uses_gpus else ())
         for other in preferred:
             _complete_group(group, other, gpus)
         if group.count < 1:
-            on_cpu = group.kind == _Group.KIND_CPU
-            group.count = _INSTANCES_ON_CPU.get(config.backend, 1) if on_cpu else 1
+            group.count = backend.instances_on_cpu if group.kind == _Group.KIND_CPU else 1
         if group.kind == _Group.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)
     instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)

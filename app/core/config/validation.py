@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.config.backend_facts import BackendFacts, platforms
 from app.core.config.ensemble import validate_ensemble
 from app.core.config.model_config import WILDCARD
-from app.core.config.normalise import BACKEND_OF_PLATFORM, ENSEMBLE
+from app.core.config.normalise import ENSEMBLE
 from app.core.config.schedulers import validate_dynamic_batching, validate_sequence_batching
 from app.core.errors import InferError, internal, invalid_arg
 from app.core.hints import hinted
@@ -28,28 +29,29 @@ _VARIABLE_HINT: Final = "must be integer >= 1, or -1 to indicate a variable-size
 _NO_CACHE: Final = "Response Cache does not currently support model"
 
 
-def validate(config: mc.ModelConfig, gpus: Sequence[int] = ()) -> None:
+def validate(config: mc.ModelConfig, backend: BackendFacts, gpus: Sequence[int] = ()) -> None:
     """Check a configuration that `infer_backend` and `normalise` have completed.
 
     Args:
         config: the configuration to check.
+        backend: what is known of its backend.
         gpus: CUDA ordinals this server may use.
 
     Raises:
         InferError: INVALID_ARG with Triton's text for the first error found.
     """
-    validate_model(config)
+    validate_model(config, backend)
     validate_io(config)
     validate_instances(config, gpus)
 
 
-def validate_model(config: mc.ModelConfig) -> None:
+def validate_model(config: mc.ModelConfig, backend: BackendFacts) -> None:
     """Check what of a configuration no backend completes: all but inputs, outputs and instance groups.
 
     Raises:
         InferError: as `validate`.
     """
-    _check_identity(config)
+    _check_identity(config, backend)
     if config.HasField("dynamic_batching"):
         validate_dynamic_batching(config)
     if config.HasField("sequence_batching"):
@@ -60,7 +62,7 @@ def validate_model(config: mc.ModelConfig) -> None:
     _check_metrics(config.model_metrics)
 
 
-def _check_identity(config: mc.ModelConfig) -> None:
+def _check_identity(config: mc.ModelConfig, backend: BackendFacts) -> None:
     if not config.name:
         raise invalid_arg("model configuration must specify 'name'")
     if not config.backend and config.platform != ENSEMBLE:
@@ -70,8 +72,8 @@ def _check_identity(config: mc.ModelConfig) -> None:
             f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE}' and empty backend type"
         )
     # A custom backend may have any platform.
-    has_platforms = config.backend in BACKEND_OF_PLATFORM.values()
-    if has_platforms and BACKEND_OF_PLATFORM.get(config.platform) != config.backend:
+    known = platforms([backend])
+    if known and config.platform not in known:
         pair = f"{config.platform}, {config.backend}"
         raise invalid_arg(f"unexpected 'platform' and 'backend' pair, got:{pair}")
     if config.max_batch_size < 0:

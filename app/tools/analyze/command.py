@@ -15,7 +15,7 @@ from typing import Any, Final
 from app.tools.analyze import report
 from app.tools.analyze.choice import BETTER, compete, finalists, promising, ranked
 from app.tools.analyze.queue_model import best_rate
-from app.tools.analyze.space import Axes, Candidate, configured, has_threads, present, unsuited
+from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
 from app.tools.analyze.state import State, listed, resumed
 from app.tools.analyze.trials import Measured, Trials
 from app.tools.perf import slo
@@ -78,8 +78,14 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers: give e.g. 1,4,16") from None
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return its exit status."""
+def main(argv: Sequence[str], thread_parameters: Mapping[str, str]) -> int:
+    """Run the command; return its exit status.
+
+    Args:
+        argv: the arguments.
+        thread_parameters: the parameters of models that say how many threads an instance computes with, by
+            backend.
+    """
     console = text.console(stderr=True)
     given, rest = parser().parse_known_args(argv)
     try:
@@ -97,7 +103,8 @@ def main(argv: Sequence[str]) -> int:
             Server(address.url, headers=options.headers, tls=address.tls, retry=False) as server,
             Shown(console, options.model) as shown,
         ):
-            return Analysis(given, options, rules, Trials(server, options, rules, shown), signals).run()
+            trials = Trials(server, options, rules, shown, thread_parameters)
+            return Analysis(given, options, rules, trials, signals).run()
     except ServerError as error:
         console.print(f"nereid analyze: {address.url}: {error.message}", markup=False)
         return 1
@@ -122,7 +129,7 @@ class Analysis:
     ) -> None:
         self._given, self._options, self._rules = given, options, rules
         self._trials, self._signals = trials, signals
-        self._now = present(trials.config)
+        self._now = present(trials.config, trials.threads)
         self._output: Path = given.output or Path(f"analyze-{options.model}")
         self._used = 0.0
 
@@ -130,7 +137,7 @@ class Analysis:
         """Search; return the exit status."""
         if why := unsuited(self._trials.config):
             raise PerfError(f"'{self._options.model}' cannot be analyzed: {why}")
-        axes = _axes(self._given, self._trials.config)
+        axes = _axes(self._given, self._trials)
         about = {"model": self._options.model, "url": self._options.address.url, "slo": self._given.slo}
         key = {**about, "axes": axes, "config": self._now}
         self._state = resumed(self._output / _STATE, key)
@@ -200,7 +207,7 @@ class Analysis:
         state.save()
         sentences = self._sentences(best)
         lines = report.rows(state, {now: "present", **({best: "best"} if best not in (None, now) else {})})
-        made = configured(self._trials.config, best) if best is not None else {}
+        made = configured(self._trials.config, best, self._trials.threads) if best is not None else {}
         pbtxt = ""
         if best is not None:
             when = datetime.now(UTC).isoformat(timespec="seconds")
@@ -270,15 +277,15 @@ def _why(measured: Mapping[Candidate, Measured]) -> str:
     return "; ".join(f"{candidate}: {found.why}" for candidate, found in measured.items() if found.why)
 
 
-def _axes(given: argparse.Namespace, config: Mapping[str, Any]) -> Axes:
+def _axes(given: argparse.Namespace, trials: Trials) -> Axes:
     """Return what is searched: what is asked for, as far as the model has it.
 
     Raises:
         PerfError: threads of a backend that has no parameter for them.
     """
-    batched = int(config.get("max_batch_size", 0)) > 0
-    if given.threads and not has_threads(config):
-        raise PerfError(f"--threads: the backend '{config.get('backend')}' has no parameter for them")
+    batched = int(trials.config.get("max_batch_size", 0)) > 0
+    if given.threads and not trials.threads:
+        raise PerfError(f"--threads: the backend '{trials.config.get('backend')}' has no parameter for them")
     return Axes(
         (given.batches or _BATCHES) if batched else (0,),
         (given.delays if given.delays is not None else _DELAYS_US) if batched else (0,),

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import product
-from typing import Any, Final, NamedTuple
-
-_THREADS: Final = {
-    "onnxruntime": "intra_op_thread_count",
-    "pytorch": "INTRA_OP_THREAD_COUNT",
-    "openvino": "INFERENCE_NUM_THREADS",
-    "tensorflow": "TF_NUM_INTRA_THREADS",
-}
-"""The parameter of a model that says how many threads an instance computes with, by backend."""
+from typing import Any, NamedTuple
 
 
 class Candidate(NamedTuple):
@@ -53,14 +45,13 @@ class Axes(NamedTuple):
         return list(found)
 
 
-def present(config: Mapping[str, Any]) -> Candidate:
-    """Return what a model's configuration says now."""
+def present(config: Mapping[str, Any], threads: str) -> Candidate:
+    """Return what a model's configuration says now; `threads` is its parameter for them, "" for none."""
     groups = config.get("instance_group") or [{}]
     batching = config.get("dynamic_batching")
     batch = int(config.get("max_batch_size", 0))
     delay = int((batching or {}).get("max_queue_delay_microseconds", 0))
-    name = _THREADS.get(config.get("backend", ""), "")
-    value = ((config.get("parameters") or {}).get(name) or {}).get("string_value", "0")
+    value = ((config.get("parameters") or {}).get(threads) or {}).get("string_value", "0")
     instances = sum(int(group.get("count", 1)) for group in groups)
     return Candidate(
         batch if batching is not None else min(batch, 1),
@@ -81,13 +72,8 @@ def unsuited(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def has_threads(config: Mapping[str, Any]) -> bool:
-    """Return whether the number of threads of this model's backend is a parameter."""
-    return config.get("backend") in _THREADS
-
-
-def configured(config: Mapping[str, Any], candidate: Candidate) -> dict[str, Any]:
-    """Return a configuration with a candidate's values."""
+def configured(config: Mapping[str, Any], candidate: Candidate, threads: str) -> dict[str, Any]:
+    """Return a configuration with a candidate's values; `threads` as for `present`."""
     made = deepcopy(dict(config))
     if int(config.get("max_batch_size", 0)) > 0:
         made["max_batch_size"] = max(candidate.batch, 1)
@@ -102,6 +88,6 @@ def configured(config: Mapping[str, Any], candidate: Candidate) -> dict[str, Any
     made["instance_group"] = [group]
     if candidate.threads:
         parameters = dict(made.get("parameters") or {})
-        parameters[_THREADS[made["backend"]]] = {"string_value": str(candidate.threads)}
+        parameters[threads] = {"string_value": str(candidate.threads)}
         made["parameters"] = parameters
     return made

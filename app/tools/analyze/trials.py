@@ -62,14 +62,25 @@ class Turn(NamedTuple):
 
 
 class Trials:
-    """A model whose configuration is changed by loads; `restore` loads that which it had."""
+    """A model whose configuration is changed by loads; `restore` loads that which it had.
+
+    Attributes:
+        config: its configuration before.
+        threads: the parameter that says how many threads an instance computes with; "" for none.
+    """
 
     def __init__(
-        self, server: Server, options: Options, rules: Sequence[slo.Rule], progress: Progress
+        self,
+        server: Server,
+        options: Options,
+        rules: Sequence[slo.Rule],
+        progress: Progress,
+        thread_parameters: Mapping[str, str],
     ) -> None:
         self._server, self._options, self._rules, self.progress = server, options, rules, progress
         self._applied: Candidate | None = None
         self.config = server.model(options.model).described()[1]
+        self.threads = thread_parameters.get(self.config.get("backend", ""), "")
 
     def apply(self, candidate: Candidate) -> None:
         """Load the model with a candidate's configuration; nothing is written.
@@ -80,7 +91,7 @@ class Trials:
         if candidate == self._applied:
             return
         self.progress.tick(f"load {candidate}", 0, 1)
-        self._load(configured(self.config, candidate))
+        self._load(configured(self.config, candidate, self.threads))
         self._applied = candidate
 
     def restore(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,6 @@ class PythonInstance:
             executes another.
         ours: whether the file is one of our modules, which finds others of them by their plain names.
     """
-
-    MODULE: ClassVar[str] = "backends.python.execution.execution"
-    """The module by which a worker process executes it."""
 
     model_name: str
     version: str

@@ -9,6 +9,7 @@ from socket import socket
 from typing import Any, ClassVar, Final, Protocol
 
 from app.core.errors import InferError
+from app.core.own_modules import PREFIX
 from app.core.tensors import SequenceId
 from backends.base import Begun, Request
 from backends.python.execution.execution import Clocked
@@ -26,14 +27,14 @@ _COPIED_AT_ONCE: Final = 512 * 1024
 class Described(Protocol):
     """A dataclass of plain values that describes an instance to its worker process.
 
+    The module `execution` of its package has the `Execution` of such instances.
+
     Attributes:
-        MODULE: the module with the `Execution` of such instances.
         model_name: the model.
         name: the instance's name.
         decoupled: whether a request has any number of responses.
     """
 
-    MODULE: ClassVar[str]
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
@@ -161,7 +162,8 @@ class ProcessInstance:
 
     def _request(self, verb: str) -> Any:
         described = self._described
-        message = {"do": verb, "module": described.MODULE, "instance": asdict(described)}
+        package = type(described).__module__.removeprefix(PREFIX).rpartition(".")[0]
+        message = {"do": verb, "module": f"{package}.execution", "instance": asdict(described)}
         try:
             return self._jobs.call(message)[0]
         except LinkClosed:

@@ -6,7 +6,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.statistics import Statistics
 from backends.base import Model
-from backends.strategy import find_strategy
+from backends.registry.strategies import find_strategy
 from deployments.scheduling.admission import Admission
 from deployments.scheduling.delays import delay_scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy

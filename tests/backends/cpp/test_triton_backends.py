@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from app.core.tensors import Tensor
-from backends import find_backend
 from backends.base import Instance, Model
 from backends.cpp.build import built_library, compiler
-from backends.strategy import find_strategy
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
+from backends.registry.strategies import find_strategy
 from tests.unit.backend_harness import Call, Served, config, infer
 from tests.unit.bls_bench import open_bench
 from tests.unit.ensembles import Asked, Models, model
@@ -106,7 +107,7 @@ def load(backend_directory: Path) -> Iterator[Any]:
     loaded: list[Served] = []
 
     def load_one(backend: str, text: str) -> Served:
-        served = Served(find_backend(backend, backend_directory), config(f'name: "m" {text}'))
+        served = Served(find_backend(BackendPlace(backend, backend_directory)), config(f'name: "m" {text}'))
         loaded.append(served)
         return served
 

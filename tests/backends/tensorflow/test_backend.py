@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 from tritonclient.grpc import model_config_pb2 as mc
 
-import backends
-from app.core.config.normalise import infer_backend, normalise
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
 from backends.base import Instance, Model
+from backends.registry.configuration import infer_backend, normalise
+from backends.registry.loading import hosted_backend
 from backends.tensorflow.backend import TensorFlowBackend
 from tests.backends.tensorflow import models
 from tests.unit.backend_harness import Served, config, infer
@@ -366,7 +366,7 @@ def test_a_process_of_another_environment_answers_alike(
     repository: Path, serve: Callable[..., Served]
 ) -> None:
     """TENSORFLOW_PYTHON is an interpreter with TensorFlow, of any version; this one's own by default."""
-    kind = backends.hosted_backend("tensorflow")
+    kind = hosted_backend("tensorflow")
     here = serve("digits")
     model = described(repository, "digits")
     model.interpreter = Path(os.environ.get("TENSORFLOW_PYTHON", sys.executable))

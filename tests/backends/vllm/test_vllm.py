@@ -19,9 +19,10 @@ from PIL import Image
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse
-from backends import find_backend, python_based_file
 from backends.base import Model
 from backends.python.api import server_api
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.unit.backend_harness import Call, Served, config, infer
 from tests.waiting import block_until
 
@@ -58,9 +59,9 @@ def load(backend_directory: Path, tmp_path: Path, request: pytest.FixtureRequest
             (tmp_path / "1" / "model.json").write_text(json.dumps(arguments))
         if loras:
             (tmp_path / "1" / "multi_lora.json").write_text(json.dumps(loras))
-        backend = find_backend("vllm", backend_directory)
+        backend = find_backend(BackendPlace("vllm", backend_directory))
         model = Model(config(CONFIG + text), 1, tmp_path)
-        model.common_file = python_based_file("vllm", backend_directory)
+        model.common_file = BackendPlace("vllm", backend_directory).python_file
         model.interpreter = Path(sys.executable) if getattr(request, "param", "") == "process" else None
         model.config = backend.auto_complete(model)
         served = Served(backend, model, kind="MODEL")

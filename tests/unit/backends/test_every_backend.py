@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from app.core.tensors import Tensor
-from backends import find_backend
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.unit.backend_harness import Served, config, infer
 
 CONFIG = """
@@ -83,7 +84,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
         pytest.skip(f"{module} is not installed")
     (tmp_path / "1").mkdir()
     write(tmp_path / "1")
-    served = Served(find_backend(request.param), config(CONFIG.format(request.param)), tmp_path)
+    served = Served(find_backend(BackendPlace(request.param)), config(CONFIG.format(request.param)), tmp_path)
     yield served
     served.close()
 

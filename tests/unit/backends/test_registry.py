@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import backends
 from app.core.errors import ErrorCode, InferError
 from app.core.installation import install_command
 from backends.base import Backend, Model
+from backends.registry import entry_points
+from backends.registry.loading import backend_names, find_backend
+from backends.registry.place import BackendPlace
 from backends.teaching.identity import IdentityBackend
 from tests.environments import make
 from tests.unit.backend_harness import Served, config, infer
@@ -40,19 +42,19 @@ def custom(tmp_path: Path) -> Path:
 
 
 def test_built_in_backends_are_found() -> None:
-    assert backends.find_backend("identity") is IdentityBackend
+    assert find_backend(BackendPlace("identity")) is IdentityBackend
     for name in ("repeat", "square", "python", "sequence", "dyna_sequence", "iterative_sequence"):
-        assert issubclass(backends.find_backend(name), Backend)
+        assert issubclass(find_backend(BackendPlace(name)), Backend)
 
 
 def test_backend_directory_comes_first_and_may_import_its_neighbours(custom: Path) -> None:
-    found = backends.find_backend("identity", custom)
+    found = find_backend(BackendPlace("identity", custom))
     assert found.answer == 42  # type: ignore[attr-defined]
-    assert backends.find_backend("identity", custom) is found
+    assert find_backend(BackendPlace("identity", custom)) is found
 
 
 def test_backend_directory_without_the_name_is_passed_over(custom: Path) -> None:
-    assert issubclass(backends.find_backend("square", custom), Backend)
+    assert issubclass(find_backend(BackendPlace("square", custom)), Backend)
 
 
 def test_installed_package_offers_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,16 +68,16 @@ def test_installed_package_offers_a_backend(tmp_path: Path, monkeypatch: pytest.
         "odd = offered_backend:ANSWER\ngone = no_such_module:TritonBackend\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    found = backends.find_backend("offered")
+    found = find_backend(BackendPlace("offered"))
     assert found.answer == 43  # type: ignore[attr-defined]
-    assert "offered" in backends.backend_names()
-    assert backends.find_backend("square") is found, "before the built-in backends"
+    assert "offered" in backend_names()
+    assert find_backend(BackendPlace("square")) is found, "before the built-in backends"
     with pytest.raises(InferError, match="is not a subclass of"):
-        backends.find_backend("odd")
+        find_backend(BackendPlace("odd"))
     with pytest.raises(
         InferError, match="unable to load backend library for backend 'gone': No module named"
     ):
-        backends.find_backend("gone")
+        find_backend(BackendPlace("gone"))
 
 
 def test_installed_packages_are_read_once_and_again_after_a_change(
@@ -87,16 +89,16 @@ def test_installed_packages_are_read_once_and_again_after_a_change(
         read.extend(path)
         return distributions(path=path)
 
-    monkeypatch.setattr(backends, "distributions", counted)
+    monkeypatch.setattr(entry_points, "distributions", counted)
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "absent")])
     for _ in range(2):
-        assert not backends.is_custom("offered")
+        assert not BackendPlace("offered").is_custom
     assert read == [str(tmp_path)]
     information = tmp_path / "offered-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: offered\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text("[nereid.backends]\noffered = m:B\n")
-    assert backends.is_custom("offered") and not backends.is_custom("other")
+    assert BackendPlace("offered").is_custom and not BackendPlace("other").is_custom
 
 
 PYTHON_BASED = """
@@ -133,14 +135,14 @@ def test_python_based_backend_executes_every_model_that_names_it(tmp_path: Path)
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(PYTHON_BASED)
     (folder / "scale.py").write_text("import numpy as np\nFACTOR = np.float32(10)\n")
-    kind = backends.find_backend("scaled", tmp_path / "backends")
+    kind = find_backend(BackendPlace("scaled", tmp_path / "backends"))
     for name, offset in (("a", 1), ("b", 2)):
         directory = tmp_path / name
         (directory / "1").mkdir(parents=True)
         (directory / "1" / "offset").write_text(str(offset))
         declared = config(f'name: "{name}" backend: "scaled"')
         model = Model(declared, 1, directory)
-        model.common_file = backends.python_based_file("scaled", tmp_path / "backends")
+        model.common_file = BackendPlace("scaled", tmp_path / "backends").python_file
         model.config = kind.auto_complete(model)
         served = Served(kind, model)
         (call,) = served(infer({"I": np.ones((1, 2), np.float32)}))
@@ -158,7 +160,7 @@ def test_python_based_backend_in_an_environment_of_its_own(tmp_path: Path) -> No
     model = Model(config('name: "m" backend: "scaled"'), 1, tmp_path / "m")
     model.common_file = folder / "model.py"
     model.interpreter = make(folder / "venv")
-    kind = backends.find_backend("scaled", tmp_path / "backends")
+    kind = find_backend(BackendPlace("scaled", tmp_path / "backends"))
     model.config = kind.auto_complete(model)
     assert model.config.output[0].name == "O"
     served = Served(kind, model)
@@ -174,8 +176,8 @@ def test_python_based_backend_is_found_again_by_the_processes_it_starts(tmp_path
     folder.mkdir()
     (folder / "model.py").write_text("class TritonPythonModel:\n    execute = None\n")
     model = Model(config('name: "m" backend: "b"'), 1, tmp_path / "m")
-    model.common_file = backends.python_based_file("b", tmp_path)
-    served = Served(backends.find_backend("b", tmp_path), model)
+    model.common_file = BackendPlace("b", tmp_path).python_file
+    served = Served(find_backend(BackendPlace("b", tmp_path)), model)
     kind = type(served.instance.state.model)
     assert pickle.loads(pickle.dumps(kind)) is kind and kind.__module__ == "model"
     served.close()
@@ -185,11 +187,11 @@ def test_python_based_backend_is_found_again_by_the_processes_it_starts(tmp_path
 def test_python_based_backend_executes_python(tmp_path: Path) -> None:
     (tmp_path / "scaled").mkdir()
     (tmp_path / "scaled" / "model.py").write_text(PYTHON_BASED)
-    assert backends.executes_python("scaled", tmp_path)
-    assert backends.executes_python("python", None)
-    assert not backends.executes_python("scaled", None)
+    assert BackendPlace("scaled", tmp_path).executes_python
+    assert BackendPlace("python", None).executes_python
+    assert not BackendPlace("scaled", None).executes_python
     (tmp_path / "scaled" / "backend.py").write_text("")
-    assert not backends.executes_python("scaled", tmp_path), "backend.py comes first"
+    assert not BackendPlace("scaled", tmp_path).executes_python, "backend.py comes first"
 
 
 def test_library_is_found_in_tritons_order(tmp_path: Path) -> None:
@@ -203,13 +205,15 @@ def test_library_is_found_in_tritons_order(tmp_path: Path) -> None:
 
     for folder in (*folders, own):
         path = folder / "libtriton_identity.so"
-        assert backends.library_file("identity", own.parent, "", folders) == path
-        assert backends.find_backend("identity", own.parent, model_folders=folders).__dict__["path"] == path
-        assert backends.python_based_file("identity", own.parent, model_folders=folders) is None
-        assert backends.is_custom("identity", own.parent, "", folders)
+        assert BackendPlace("identity", own.parent, "", folders).library == path
+        assert (
+            find_backend(BackendPlace("identity", own.parent, model_folders=folders)).__dict__["path"] == path
+        )
+        assert BackendPlace("identity", own.parent, model_folders=folders).python_file is None
+        assert BackendPlace("identity", own.parent, "", folders).is_custom
         path.unlink()
-    assert backends.library_file("identity", own.parent, "", folders) is None
-    assert backends.python_based_file("identity", own.parent, model_folders=folders) == own / "model.py"
+    assert BackendPlace("identity", own.parent, "", folders).library is None
+    assert BackendPlace("identity", own.parent, model_folders=folders).python_file == own / "model.py"
 
 
 def test_runtime_names_the_library(tmp_path: Path) -> None:
@@ -224,13 +228,13 @@ def test_runtime_names_the_library(tmp_path: Path) -> None:
 
     for folder in (*folders, own):
         path = folder / "libtriton_fast.so"
-        assert backends.library_file(*where) == path
-        assert backends.find_backend(*where).__dict__["path"] == path
+        assert BackendPlace(*where).library == path
+        assert find_backend(BackendPlace(*where)).__dict__["path"] == path
         path.unlink()
-    assert backends.library_file(*where) is None
+    assert BackendPlace(*where).library is None
     with pytest.raises(InferError, match="unable to find backend library"):
-        backends.find_backend(*where)
-    usual = backends.find_backend("identity", own.parent, "libtriton_identity.so", folders)
+        find_backend(BackendPlace(*where))
+    usual = find_backend(BackendPlace("identity", own.parent, "libtriton_identity.so", folders))
     assert usual.__dict__["path"] == folders[0] / "libtriton_identity.so"
 
 
@@ -241,39 +245,39 @@ def test_runtime_is_the_name_of_a_library_in_those_folders(runtime: str, tmp_pat
     (tmp_path / "identity" / "a").mkdir(parents=True)
     for name in ("libtriton_x.so", "identity/a/libtriton_x.so", "identity/weights.so"):
         (tmp_path / name).write_text("")
-    assert backends.library_file("identity", tmp_path, runtime) is None
+    assert BackendPlace("identity", tmp_path, runtime).library is None
 
 
 def test_runtime_in_python_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for name in ("libtriton_mine.so", "model.py"):
         (tmp_path / "mine" / name).write_text("")
-    assert backends.python_based_file("mine", tmp_path) is None
-    assert backends.python_based_file("mine", tmp_path, "model.py") == tmp_path / "mine" / "model.py"
+    assert BackendPlace("mine", tmp_path).python_file is None
+    assert BackendPlace("mine", tmp_path, "model.py").python_file == tmp_path / "mine" / "model.py"
 
 
 def test_backend_in_python_goes_before_its_library(custom: Path) -> None:
     (custom / "identity" / "libtriton_identity.so").write_text("")
-    assert backends.find_backend("identity", custom).answer == 42  # type: ignore[attr-defined]
+    assert find_backend(BackendPlace("identity", custom)).answer == 42  # type: ignore[attr-defined]
 
 
 def test_library_of_tritons_python_backend_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "python").mkdir()
     (tmp_path / "python" / "libtriton_python.so").write_text("")
-    assert backends.find_backend("python", tmp_path) is backends.find_backend("python")
-    assert not backends.is_custom("python", tmp_path)
+    assert find_backend(BackendPlace("python", tmp_path)) is find_backend(BackendPlace("python"))
+    assert not BackendPlace("python", tmp_path).is_custom
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "/etc", "..", "", "a\\b", "a\0b"])
 def test_names_cannot_leave_the_backend_directory(name: str, custom: Path) -> None:
     with pytest.raises(InferError) as caught:
-        backends.find_backend(name, custom)
+        find_backend(BackendPlace(name, custom))
     assert caught.value.message == f"backend library name '{name}' escapes backend directory"
 
 
 def test_unknown_backend(custom: Path) -> None:
     with pytest.raises(InferError) as caught:
-        backends.find_backend("unknown", custom)
+        find_backend(BackendPlace("unknown", custom))
     assert caught.value.code is ErrorCode.INVALID_ARG
     assert caught.value.message == (
         "unable to find backend library for backend 'unknown', try specifying runtime on the"
@@ -285,7 +289,7 @@ def test_missing_framework_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(sys.modules, "backends.pytorch.backend", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InferError) as caught:
-        backends.find_backend("pytorch")
+        find_backend(BackendPlace("pytorch"))
     assert caught.value.message == (
         "backend 'pytorch' needs PyTorch, which is not installed; install the extra:"
         f" {install_command('pytorch')}"
@@ -296,16 +300,18 @@ def test_directory_backend_that_fails_to_import(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "backend.py").write_text("raise RuntimeError('boom')\n")
     with pytest.raises(InferError, match="unable to load backend library for backend 'broken': boom"):
-        backends.find_backend("broken", tmp_path)
+        find_backend(BackendPlace("broken", tmp_path))
 
 
 def test_directory_backend_of_the_wrong_kind(tmp_path: Path) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "backend.py").write_text("TritonBackend = 3\n")
     with pytest.raises(InferError, match="is not a subclass of"):
-        backends.find_backend("odd", tmp_path)
+        find_backend(BackendPlace("odd", tmp_path))
 
 
 def test_importing_the_registry_imports_no_framework() -> None:
-    code = "import sys, backends; sys.exit(bool({'torch', 'onnxruntime'} & set(sys.modules)))"
+    code = (
+        "import sys, backends.registry.loading; sys.exit(bool({'torch', 'onnxruntime'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

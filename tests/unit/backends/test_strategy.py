@@ -6,7 +6,8 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from backends.base import Model
-from backends.strategy import BatchStrategy, find_strategy
+from backends.registry.strategies import find_strategy
+from backends.strategy import BatchStrategy
 from tests.unit.backend_harness import config
 
 SOURCE = """

@@ -68,7 +68,7 @@ def test_a_models_modules_win(tmp_path: Path) -> None:
     mine = """
 import app, backends, deployments.nereid, nereid
 assert [each.MINE for each in (app, backends, deployments.nereid, nereid)] == [1, 2, 3, 4]
-import _nereid.app.core.errors as errors, _nereid.backends.frameworks
+import _nereid.app.core.errors as errors, _nereid.backends.description
 assert errors.__file__.startswith(ROOT)
 assert app.__builtins__["__import__"] is __import__
 """
@@ -225,6 +225,6 @@ def test_the_modules_of_models_processes_import(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["app.core.errors", "backends.frameworks"])
+@pytest.mark.parametrize("name", ["app.core.errors", "backends.description"])
 def test_own_modules_have_plain_names_elsewhere(name: str) -> None:
     assert PREFIX == "" and import_own(name) is sys.modules[name]

@@ -15,13 +15,13 @@ from google.protobuf import text_format
 from ray.exceptions import RayTaskError
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
 from app.core.errors import InferError, invalid_arg
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.routing import handle_calls
 from app.routing.handle_calls import HandleCalls
 from app.transport.event_loop_thread import LoopThread
+from backends.registry.configuration import normalise
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
-from app.core.config.validation import validate
 from app.core.errors import InferError
 from backends.base import Model
 from backends.bytetrack.backend import ByteTrackBackend
+from backends.registry.configuration import normalise, validate
 from tests.unit.backend_harness import Served, config, infer
 
 

@@ -11,11 +11,12 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest
-from backends import find_backend
 from backends.base import Instance, Model, Request
+from backends.registry.configuration import normalise
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.unit.backend_harness import Call, Served, config, infer
 from tests.waiting import block_until
 
@@ -28,7 +29,7 @@ DECOUPLED = f"{BATCHED} model_transaction_policy {{ decoupled: true }}"
 
 
 def served(libraries: Path, text: str, directory: Path = Path("nowhere"), **instance: Any) -> Served:
-    return Served(find_backend("probe", libraries), config(text), directory, **instance)
+    return Served(find_backend(BackendPlace("probe", libraries)), config(text), directory, **instance)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_preferred_groups_complete_those_of_a_model(
     libraries: Path, declared: str, expected: list[tuple[str, int]]
 ) -> None:
     """The probe prefers a group on a GPU, which is not here, and then one of three instances."""
-    preferred = find_backend("probe", libraries).preferred_groups({}, True)
+    preferred = find_backend(BackendPlace("probe", libraries)).preferred_groups({}, True)
     groups = normalise(config(f"{BATCHED} {declared}"), (), preferred).instance_group
     assert [(group.name, group.count) for group in groups] == expected
     on_gpu = 'name: "m" kind: KIND_GPU count: 1 gpus: 0'
@@ -295,7 +296,7 @@ def test_custom_metrics_are_those_of_python_models(libraries: Path) -> None:
 
 
 def test_completed_configuration_is_the_backends(libraries: Path) -> None:
-    kind = find_backend("probe", libraries)
+    kind = find_backend(BackendPlace("probe", libraries))
     model = Model(config('name: "m" backend: "probe"'), 1, Path("nowhere"))
 
     model.config = kind.auto_complete(model)
@@ -312,7 +313,7 @@ def test_complete_configuration_stays(libraries: Path) -> None:
     declared = config(BATCHED)
     model = Model(declared, 1, Path("nowhere"))
 
-    completed = find_backend("probe", libraries).auto_complete(model)
+    completed = find_backend(BackendPlace("probe", libraries)).auto_complete(model)
 
     assert completed == declared
     model.state.close()
@@ -322,7 +323,7 @@ def test_scheduler_of_a_configuration_stays(libraries: Path) -> None:
     model = Model(config('name: "m" backend: "probe" dynamic_batching { }'), 1, Path("nowhere"))
 
     with pytest.raises(InferError, match="Cannot update scheduling choice from dynamic_batching to None"):
-        find_backend("probe", libraries).auto_complete(model)
+        find_backend(BackendPlace("probe", libraries)).auto_complete(model)
     assert model.state is None
 
 
@@ -368,7 +369,7 @@ def test_library_without_execute_is_no_backend(libraries: Path, tmp_path: Path) 
     (tmp_path / "empty" / "libtriton_empty.so").write_bytes((libraries / "strategy.so").read_bytes())
 
     with pytest.raises(InferError, match="required entrypoint 'TRITONBACKEND_ModelInstanceExecute'"):
-        Served(find_backend("empty", tmp_path), mc.ModelConfig(name="m"))
+        Served(find_backend(BackendPlace("empty", tmp_path)), mc.ModelConfig(name="m"))
 
 
 def test_file_that_is_no_library_says_so(tmp_path: Path) -> None:
@@ -376,6 +377,6 @@ def test_file_that_is_no_library_says_so(tmp_path: Path) -> None:
     (tmp_path / "odd" / "libtriton_odd.so").write_text("not a library")
 
     with pytest.raises(InferError, match=r"unable to load shared library: .*libtriton_odd\.so") as raised:
-        Served(find_backend("odd", tmp_path), mc.ModelConfig(name="m"))
+        Served(find_backend(BackendPlace("odd", tmp_path)), mc.ModelConfig(name="m"))
 
     assert raised.value.code is ErrorCode.NOT_FOUND

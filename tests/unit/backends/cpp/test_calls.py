@@ -11,8 +11,9 @@ import pytest
 
 from app.core.errors import ErrorCode, unavailable
 from app.core.tensors import InferRequest, Tensor
-from backends import find_backend, may_call_models
 from backends.cpp import calls
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.unit.backend_harness import Call, Served, config, infer
 from tests.unit.bls_bench import Bench, open_bench
 from tests.unit.ensembles import Asked
@@ -34,7 +35,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 @pytest.fixture(scope="module")
 def caller(libraries: Path) -> Iterator[Served]:
     text = f'name: "caller" backend: "caller" max_batch_size: 8 {TENSORS}'
-    loaded = Served(find_backend("caller", libraries), config(text))
+    loaded = Served(find_backend(BackendPlace("caller", libraries)), config(text))
     yield loaded
     loaded.close()
 
@@ -253,11 +254,11 @@ def test_models_cannot_be_called_without_a_server(caller: Served) -> None:
 
 
 def test_only_libraries_that_name_its_functions_call_models(libraries: Path, tmp_path: Path) -> None:
-    assert may_call_models("caller", libraries)
+    assert BackendPlace("caller", libraries).may_call_models
     (tmp_path / "quiet").mkdir()
     (tmp_path / "quiet" / "libtriton_quiet.so").write_bytes(b"TRITONBACKEND_RequestInput")
-    assert not may_call_models("quiet", tmp_path)
+    assert not BackendPlace("quiet", tmp_path).may_call_models
     (tmp_path / "quiet" / "libtriton_quiet.so").write_bytes(b"")
-    assert not may_call_models("quiet", tmp_path)
-    assert may_call_models("python", None)
-    assert not may_call_models("onnxruntime", None)
+    assert not BackendPlace("quiet", tmp_path).may_call_models
+    assert BackendPlace("python", None).may_call_models
+    assert not BackendPlace("onnxruntime", None).may_call_models

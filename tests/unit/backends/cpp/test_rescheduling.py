@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from backends import find_backend
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.unit.backend_harness import Served, config
 from tests.unit.backends.cpp.test_backend import BATCHED, DECOUPLED, ask
 from tests.waiting import block_until
@@ -14,7 +15,7 @@ ITERATIVE = " sequence_batching { iterative_sequence: true }"
 
 
 def served(libraries: Path, text: str) -> Served:
-    return Served(find_backend("probe", libraries), config(text))
+    return Served(find_backend(BackendPlace("probe", libraries)), config(text))
 
 
 def test_rescheduled_request_is_not_answered(libraries: Path) -> None:

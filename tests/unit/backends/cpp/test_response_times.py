@@ -6,14 +6,17 @@ import pytest
 
 from app.core.errors import ErrorCode
 from app.core.statistics import Duration, ResponseDurations
-from backends import find_backend
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.unit.backend_harness import Served, config
 from tests.unit.backends.cpp.test_backend import BATCHED, DECOUPLED, ask, failure
 from tests.waiting import block_until
 
 
 def served(libraries: Path, text: str) -> Served:
-    return Served(find_backend("timing", libraries), config(text.replace('"probe"', '"timing"')))
+    return Served(
+        find_backend(BackendPlace("timing", libraries)), config(text.replace('"probe"', '"timing"'))
+    )
 
 
 @pytest.mark.parametrize("text", [BATCHED, DECOUPLED])

@@ -7,7 +7,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from backends.base import Model
-from backends.strategy import find_strategy
+from backends.registry.strategies import find_strategy
 from tests.unit.backend_harness import Call, config, infer
 from tests.unit.backends.cpp.conftest import copy
 

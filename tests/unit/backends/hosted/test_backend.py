@@ -15,9 +15,11 @@ import pytest
 from onnx import TensorProto, helper
 from tritonclient.grpc import model_config_pb2 as mc
 
-import backends
 from app.core.errors import ErrorCode, InferError
 from backends.base import Instance, Model
+from backends.registry.descriptions import described, descriptions
+from backends.registry.loading import find_backend, hosted_backend
+from backends.registry.place import BackendPlace
 from tests import environments
 from tests.unit.backend_harness import Call, Served, config, infer
 from tests.waiting import block_until
@@ -26,8 +28,8 @@ CONFIG = """
     name: "m" backend: "onnxruntime" max_batch_size: 8 instance_group { count: 2 kind: KIND_CPU }
     input { name: "X" data_type: TYPE_FP32 dims: 2 } output { name: "Y" data_type: TYPE_FP32 dims: 2 }
 """
-HERE = backends.find_backend("onnxruntime")
-THERE = backends.hosted_backend("onnxruntime")
+HERE = find_backend(BackendPlace("onnxruntime"))
+THERE = hosted_backend("onnxruntime")
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +74,10 @@ def rows(count: int) -> Any:
 
 
 def test_the_replica_imports_no_framework() -> None:
-    source = "import sys, backends; backends.hosted_backend('tensorflow'); print(sorted(sys.modules))"
+    source = "import sys; from backends.registry.loading import hosted_backend; hosted_backend('tensorflow')"
+    source += "; print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert "'backends.hosted.backend'" in done.stdout and "tensorflow" not in done.stdout
+    assert "'backends.hosted.backend'" in done.stdout and "'tensorflow'" not in done.stdout
 
 
 def test_answers_are_those_of_the_backend_in_the_replica(served: Served, directory: Path) -> None:
@@ -162,21 +165,17 @@ def test_missing_packages_are_named_with_the_command(
     with pytest.raises(InferError) as caught:
         Served(THERE, model(directory, python))
     assert caught.value.code is ErrorCode.UNSUPPORTED
-    file = backends.requirements_of("onnxruntime")
+    file = described("onnxruntime").requirements
     assert caught.value.message == (
         f"backend 'onnxruntime' needs {missing}, which the environment {tmp_path / 'env'} does not have:"
         f" {python} -m pip install -r {file}"
     )
 
 
-@pytest.mark.parametrize("name", backends.HOSTED)
+@pytest.mark.parametrize("name", [each.name for each in descriptions() if each.hosted])
 def test_requirements_are_what_the_server_is_tested_with(name: str) -> None:
     root = Path(__file__).parents[4]
     pins = {line.strip().lower() for line in (root / "constraints.txt").read_text().splitlines()}
-    lines = backends.requirements_of(name).read_text().split()
+    lines = described(name).requirements.read_text().split()
     assert {line.lower() for line in lines} - pins <= {"setuptools==84.2.1"}
     assert any(line.startswith("protobuf==") for line in lines)
-
-
-def test_every_hosted_backend_is_built_in() -> None:
-    assert set(backends.HOSTED) <= set(backends.BUILT_IN)

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-import backends
-from app.core.config.normalise import normalise
 from app.core.errors import InferError
 from backends.base import Model
+from backends.registry.configuration import normalise
+from backends.registry.descriptions import described
+from backends.registry.loading import find_backend, hosted_backend
+from backends.registry.place import BackendPlace
 from tests import environments
 from tests.unit.backend_harness import Served, config, infer
 from tests.unit.backends.hosted.test_interpreters import VERSIONS, interpreter
@@ -102,7 +104,7 @@ def compare(name: str, folder: Path, python: Path) -> None:
     case.write(folder)
     text = f'name: "m" backend: "{backend}" {case.declared}'
     served = []
-    for kind in (backends.find_backend(backend), backends.hosted_backend(backend)):
+    for kind in (find_backend(BackendPlace(backend)), hosted_backend(backend)):
         model = Model(config(text), 1, folder)
         model.interpreter = python
         model.config = normalise(kind.auto_complete(model))
@@ -135,7 +137,7 @@ def _refusal(kind: Any, text: str, folder: Path, python: Path) -> tuple[Any, str
     "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("pytorch")) for name in CASES]
 )
 def test_a_process_answers_as_the_replica_does(name: str, tmp_path: Path) -> None:
-    pinned = backends.requirements_of(name.partition(",")[0])
+    pinned = described(name.partition(",")[0]).requirements
     compare(name, tmp_path / "m", environments.borrow_pinned(tmp_path / "env", pinned))
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import backends
 from backends.base import Model
 from backends.python.backend import PythonBackend
+from backends.registry.loading import hosted_backend
 from tests.unit.backend_harness import Served, config, infer
 from tests.unit.backends.onnxruntime.test_backend import identity
 from tests.unit.python_models import HEAD, text, write
@@ -72,7 +72,7 @@ def test_python_model_in_another_interpreter(version: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("version", VERSIONS)
 def test_built_in_backend_in_another_interpreter(version: str, tmp_path: Path) -> None:
     python = interpreter(version, "numpy", "onnxruntime", "google.protobuf")
-    kind = backends.hosted_backend("onnxruntime")
+    kind = hosted_backend("onnxruntime")
     model = Model(config('name: "m" backend: "onnxruntime"'), 1, identity(tmp_path))
     model.interpreter = python
     model.config = kind.auto_complete(model)

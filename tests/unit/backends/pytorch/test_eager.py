@@ -14,8 +14,9 @@ pytest.importorskip("torch")
 import torch
 
 from app.core.errors import InferError
-from backends import executes_python, find_backend, python_based_file
 from backends.base import Model
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from tests.unit.backend_harness import Served, config, infer
 
 CODE = """
@@ -60,9 +61,9 @@ def write(folder: Path, code: str = CODE, weights: Any = None) -> Path:
 def serve(folder: Path, configuration: str = text(), **options: Any) -> Served:
     """Serve a folder as a replica does."""
     model = Model(config(configuration), 1, folder)
-    model.common_file = python_based_file("pytorch", None, "model.py")
+    model.common_file = BackendPlace("pytorch", None, "model.py").python_file
     model.interpreter = options.pop("interpreter", None)
-    return Served(find_backend("pytorch", None, "model.py"), model, **options)
+    return Served(find_backend(BackendPlace("pytorch", None, "model.py")), model, **options)
 
 
 @pytest.fixture
@@ -84,8 +85,8 @@ def pair(rows: int = 1, width: int = 2) -> dict[str, Any]:
 
 
 def test_runtime_chooses_the_python_backend() -> None:
-    assert executes_python("pytorch", None, "model.py")
-    assert not executes_python("pytorch", None)
+    assert BackendPlace("pytorch", None, "model.py").executes_python
+    assert not BackendPlace("pytorch", None).executes_python
 
 
 def test_module_with_its_weights(tmp_path: Path, load: Load) -> None:

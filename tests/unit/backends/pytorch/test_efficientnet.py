@@ -18,8 +18,9 @@ pytest.importorskip("efficientnet_lite_pytorch")
 import onnxruntime
 import torch
 
-from backends import find_backend, python_based_file
 from backends.base import Model
+from backends.registry.loading import find_backend
+from backends.registry.place import BackendPlace
 from model_repository.build import REPOSITORY, efficientnet_lite0
 from tests.unit.backend_harness import Served, config, infer
 
@@ -106,9 +107,9 @@ def test_answer_is_that_of_onnxruntime(write: Any, extra: str, tmp_path: Path) -
     write(tmp_path / "1")
     declared = config(CONFIG.format(extra))
     model = Model(declared, 1, tmp_path)
-    model.common_file = python_based_file("pytorch", None, declared.runtime)
+    model.common_file = BackendPlace("pytorch", None, declared.runtime).python_file
     model.interpreter = Path(sys.executable) if declared.runtime else None
-    served = Served(find_backend("pytorch", None, declared.runtime), model)
+    served = Served(find_backend(BackendPlace("pytorch", None, declared.runtime)), model)
     for rows in (slice(0, 1), slice(0, 3)):
         (call,) = served(infer({"INPUT__0": images()[rows]}))
         assert np.abs(call.arrays["OUTPUT__0"] - expected()[rows]).max() < 1e-4

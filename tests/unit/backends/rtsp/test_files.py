@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
-from app.core.config.validation import validate
 from app.core.errors import InferError
+from backends.registry.configuration import normalise, validate
 from tests.unit.backends.rtsp.conftest import FRAMES, Serve, failure, values
 from tests.video import picture
 from tests.waiting import block_until

@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 
 from app.core.errors import ErrorCode, InferError  # noqa: E402
 from app.core.installation import install_command  # noqa: E402
-from backends import find_backend  # noqa: E402
 from backends.base import Instance, Model, SecondaryDevice  # noqa: E402
 from backends.cuda.host_buffers import HostBuffers  # noqa: E402
+from backends.registry.loading import find_backend  # noqa: E402
+from backends.registry.place import BackendPlace  # noqa: E402
 from tests.unit.backend_harness import Served, config, infer  # noqa: E402
 from tests.unit.backends.host_device import HostDevice  # noqa: E402
 from tests.unit.backends.tensorrt import fake_tensorrt as trt  # noqa: E402
@@ -307,7 +308,7 @@ def test_missing_packages_name_the_extra(module: str, title: str, monkeypatch: p
     for name in OF_TENSORRT:
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(InferError) as caught:
-        find_backend("tensorrt")
+        find_backend(BackendPlace("tensorrt"))
     assert caught.value.code is ErrorCode.UNSUPPORTED
     assert caught.value.message == (
         f"backend 'tensorrt' needs {title}, which is not installed; install the extra:"

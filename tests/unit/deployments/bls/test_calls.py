@@ -12,10 +12,10 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
 from app.core.errors import ErrorCode
 from app.core.inference import Cancel
 from app.core.tensors import TENSORS_TRACE, UNNAMED_TRACE, InferRequest, InferResponse, Tensor, Timestamps
+from backends.registry.configuration import normalise
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from deployments.spec import ModelSpec

@@ -1,19 +1,22 @@
 """Environments of packaged backends: installing, finding, choosing and removing them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import backends
 from app.commands import backends as command
 from app.core.errors import ErrorCode, InferError
-from backends import frameworks
 from backends.base import Instance, Model
+from backends.registry.descriptions import descriptions
+from backends.registry.loading import backend_names, find_backend
+from backends.registry.place import BackendPlace
 from deployments.environments import packaged
 from deployments.environments.packaged import PackagedEnvironments, data_directory
 from deployments.environments.prepare import prepare
 from tests.environments import make
+from tests.unit.added_backends import added_backends
 from tests.unit.backend_harness import Call, Served, config, infer
 
 MODEL = """
@@ -43,13 +46,14 @@ CONFIG = """
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A backend of which only a test knows, and a directory of environments."""
     folder = tmp_path / "packaged" / "doubling"
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(MODEL)
     (folder / "requirements.txt").write_text("numpy\n")
-    monkeypatch.setitem(frameworks.PACKAGED, "doubling", folder / "model.py")
+    described = "from backends.description import BackendDescription as Described"
+    (folder / "description.py").write_text(f"{described}\nBACKENDS = (Described(name='doubling'),)\n")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
     def install(name: str, requirements: Path, root: Path, final: Path, shown: bool) -> None:
@@ -57,23 +61,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         print(f"installing {requirements.name} for {name}")
 
     monkeypatch.setattr(packaged, "install", install)
-    return folder
+    with added_backends(folder.parent):
+        yield folder
 
 
 def model(**settings: str) -> Model:
     made = Model(config(CONFIG), 1, Path("nowhere"), settings)
-    made.common_file = backends.python_based_file("doubling", None)
+    made.common_file = BackendPlace("doubling", None).python_file
     return made
 
 
 def test_packaged_backend_is_found_behind_the_backend_directory(tmp_path: Path) -> None:
-    assert backends.find_backend("doubling").__name__ == "PythonBackend"
-    assert backends.is_known("doubling") and "doubling" in backends.backend_names()
-    assert backends.executes_python("doubling", None)
+    assert find_backend(BackendPlace("doubling")).__name__ == "PythonBackend"
+    assert BackendPlace("doubling").is_known and "doubling" in backend_names()
+    assert BackendPlace("doubling", None).executes_python
     own = tmp_path / "own" / "doubling"
     own.mkdir(parents=True)
     (own / "model.py").touch()
-    assert backends.python_based_file("doubling", tmp_path / "own") == own / "model.py"
+    assert BackendPlace("doubling", tmp_path / "own").python_file == own / "model.py"
 
 
 def test_missing_environment_names_the_command() -> None:
@@ -129,7 +134,7 @@ def test_models_are_executed_in_the_environment_together(home: Path) -> None:
     lease = PackagedEnvironments().install("doubling")
     loaded = model()
     loaded.interpreter = lease.directory / "bin" / "python"
-    served = Served(backends.find_backend("doubling"), loaded)
+    served = Served(find_backend(BackendPlace("doubling")), loaded)
     rows = [np.full((count, 2), count, np.float32) for count in (1, 2)]
     calls = served(*[infer({"X": row}) for row in rows])
     assert [call.arrays["Y"].tolist() for call in calls] == [(2 * row).tolist() for row in rows]
@@ -146,7 +151,7 @@ def test_instances_of_one_process_share_what_was_loaded(shared: str) -> None:
     loaded = model()
     loaded.config.parameters["INSTANCES_SHARE_PROCESS"].string_value = shared
     loaded.interpreter = lease.directory / "bin" / "python"
-    served = Served(backends.find_backend("doubling"), loaded)
+    served = Served(find_backend(BackendPlace("doubling")), loaded)
     second = Instance(loaded, "m_0_1", index=1)
     served.backend.instance_initialize(second)
     assert (second.state.pid == served.instance.state.pid) == (shared == "true")
@@ -161,8 +166,9 @@ def test_instances_of_one_process_share_what_was_loaded(shared: str) -> None:
 
 
 def test_packaged_backends_have_pinned_requirements() -> None:
-    for name, file in frameworks.PACKAGED.items():
-        if name == "doubling":
+    for backend in descriptions():
+        if not backend.packaged or backend.name == "doubling":
             continue
-        lines = (file.parent / "requirements.txt").read_text().split()
-        assert file.is_file() and lines and all("==" in line for line in lines), name
+        lines = backend.requirements.read_text().split()
+        assert (backend.folder / "model.py").is_file() and lines, backend.name
+        assert all("==" in line for line in lines), backend.name

@@ -10,9 +10,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
 from app.core.errors import InferError
 from app.routing.handle_calls import HandleCalls
+from backends.registry.configuration import normalise
 from deployments.event_loop_execution import policy
 from deployments.event_loop_execution.policy import REQUIRED_RUNS
 from deployments.replica.loading import load_model

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.core.config.normalise import normalise
-from app.core.config.validation import validate
 from app.core.errors import ErrorCode, InferError
+from backends.registry.configuration import normalise, validate
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_check import check_model, found_for, versions_of
 from deployments.model_store.model_files import read_config

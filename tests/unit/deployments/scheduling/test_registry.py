@@ -7,10 +7,10 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
 from app.core.errors import InferError
 from app.core.statistics import Statistics
 from backends.base import Model
+from backends.registry.configuration import normalise
 from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.base import DirectScheduler, Scheduler
 from deployments.scheduling.dynamic.scheduler import DynamicScheduler

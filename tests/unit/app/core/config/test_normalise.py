@@ -5,8 +5,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import change_requires_reload, dims_text, input_specs, output_specs
-from app.core.config.normalise import infer_backend, normalise, refuse_ensemble_backend
+from app.core.config.normalise import refuse_ensemble_backend
 from app.core.errors import ErrorCode, InferError
+from backends.registry.configuration import infer_backend, normalise
 
 
 def parse(text: str) -> mc.ModelConfig:

@@ -4,9 +4,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.normalise import normalise
-from app.core.config.validation import validate
 from app.core.errors import ErrorCode, InferError
+from backends.registry.configuration import normalise, validate
 
 BASE = 'name: "m" backend: "python" max_batch_size: 8 '
 IO = """

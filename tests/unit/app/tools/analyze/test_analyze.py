@@ -23,6 +23,7 @@ from app.tools.perf.generator.job import Level
 from app.tools.perf.generator.worker import Workers
 from app.tools.perf.options import PerfError
 
+THREADS = "intra_op_thread_count"
 CONFIG: dict[str, Any] = {
     "name": "m",
     "backend": "onnxruntime",
@@ -41,17 +42,17 @@ def test_candidates_are_all_combinations_that_differ() -> None:
 
 
 def test_candidate_changes_its_fields_alone() -> None:
-    assert present(CONFIG) == Candidate(8, 100, 2, 3)
-    made = configured(CONFIG, Candidate(4, 700, 1, 2))
-    assert present(made) == Candidate(4, 700, 1, 2) and CONFIG["max_batch_size"] == 8
+    assert present(CONFIG, THREADS) == Candidate(8, 100, 2, 3)
+    made = configured(CONFIG, Candidate(4, 700, 1, 2), THREADS)
+    assert present(made, THREADS) == Candidate(4, 700, 1, 2) and CONFIG["max_batch_size"] == 8
     assert "preferred_batch_size" not in made["dynamic_batching"]
     assert (
         made["parameters"]["other"] == {"string_value": "x"}
         and made["instance_group"][0]["kind"] == "KIND_CPU"
     )
-    assert present(configured(CONFIG, Candidate(1, 0, 1))) == Candidate(1, 0, 1, 3)
+    assert present(configured(CONFIG, Candidate(1, 0, 1), THREADS), THREADS) == Candidate(1, 0, 1, 3)
     unbatched = {"max_batch_size": 0, "instance_group": [{"count": 1}]}
-    assert configured(unbatched, Candidate(0, 0, 3)) == {
+    assert configured(unbatched, Candidate(0, 0, 3), "") == {
         "max_batch_size": 0,
         "instance_group": [{"count": 3}],
     }
@@ -307,7 +308,7 @@ def test_pareto_front() -> None:
 
 
 def test_configuration_is_written_as_text() -> None:
-    text = report.pbtxt(configured(CONFIG, Candidate(4, 700, 1)), ["one", "two"])
+    text = report.pbtxt(configured(CONFIG, Candidate(4, 700, 1), THREADS), ["one", "two"])
     assert text.startswith("# one\n# two\n")
     message = text_format.Parse(text, model_config_pb2.ModelConfig())
     assert message.max_batch_size == 4 and message.dynamic_batching.max_queue_delay_microseconds == 700
@@ -369,12 +370,12 @@ def test_a_wrong_command_line_has_a_status_of_its_own(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        status: object = main(["-m", "m", "-u", "localhost:1", *words])
+        status: object = main(["-m", "m", "-u", "localhost:1", *words], {})
     except SystemExit as end:
         status = end.code
     assert status == 2 and says in capsys.readouterr().err
 
 
 def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-m", "m", "-u", "localhost:1", "--slo", "p99<20ms"]) == 1
+    assert main(["-m", "m", "-u", "localhost:1", "--slo", "p99<20ms"], {}) == 1
     assert "http://localhost:1: cannot connect" in capsys.readouterr().err

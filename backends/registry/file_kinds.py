@@ -3,102 +3,14 @@
 People bring what their training has written; most of it is no file that a backend reads as it stands.
 """
 
-import os
 import re
-import zipfile
-from collections.abc import Callable, Collection
-from pathlib import Path
-from typing import Final, NamedTuple
+from collections.abc import Collection
+from typing import Final
 
 from app.core.installation import install_command
-from backends.frameworks import PACKAGED, extra_of
-from backends.transformers_files import CONFIG, Architecture, read_architecture
-
-HEAD_BYTES: Final = 512
-"""How much of a file is looked at."""
-
-
-class ModelFile(NamedTuple):
-    """A file or directory beside the model's configuration, or in a version directory.
-
-    Attributes:
-        name: without its directory; that of a directory ends in "/".
-        head: its first bytes, at most `HEAD_BYTES`; None when they are not known.
-        members: the names in it, if it is a ZIP archive or a directory.
-        architecture: what config.json says, in it or beside it, if it has weights of transformers.
-    """
-
-    name: str
-    head: bytes | None = None
-    members: frozenset[str] = frozenset()
-    architecture: Architecture | None = None
-
-    def ends(self, *endings: str) -> bool:
-        """Return whether the name, without the "/" of a directory, has one of these endings, in any case."""
-        return self.name.rstrip("/").lower().endswith(endings)
-
-    def begins(self, *beginnings: bytes) -> bool:
-        """Return whether the content begins with one of these."""
-        return self.head is not None and self.head.startswith(beginnings)
-
-    def holds(self, *endings: str) -> bool:
-        """Return whether a member's path ends with one of these."""
-        return any(member.endswith(endings) for member in self.members)
-
-
-def read_file(path: Path) -> ModelFile:
-    """Read what there is to know of a file or directory; one that cannot be read has only its name."""
-    try:
-        if path.is_dir():
-            members = frozenset(os.listdir(path))
-            return ModelFile(f"{path.name}/", None, members, _architecture(path, members))
-        if not path.is_file():
-            return ModelFile(path.name)
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        members = _members(path) if head.startswith(b"PK") else frozenset()
-        return ModelFile(path.name, head, members, _architecture(path.parent, (path.name,)))
-    except OSError:
-        return ModelFile(path.name)
-
-
-def _architecture(folder: Path, names: Collection[str]) -> Architecture | None:
-    """Return what config.json of a folder says; None if none of the names is a file of weights."""
-    if not any(name.endswith(".safetensors") for name in names) or not (folder / CONFIG).is_file():
-        return None
-    try:
-        found = read_architecture(str(folder))
-    except ValueError:
-        return None
-    return found if found.names else None
-
-
-def _members(path: Path) -> frozenset[str]:
-    """Return the names in an archive; none of one that is cut off, in which another may lie whole."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            found = archive.infolist()
-            whole = min((each.header_offset for each in found), default=0) == 0
-            return frozenset(each.filename for each in found if whole)
-    except (zipfile.BadZipFile, OSError, ValueError):
-        return frozenset()
-
-
-class Kind(NamedTuple):
-    """What a file can be.
-
-    Attributes:
-        title: "a pickle", say.
-        advice: the shortest way to serve it, as an imperative sentence without full stop.
-        matches: whether a file is one.
-        serves: the built-in or packaged backend that serves it; "" for none.
-    """
-
-    title: str
-    advice: str
-    matches: Callable[[ModelFile], bool]
-    serves: str = ""
-
+from backends.description import BackendDescription
+from backends.model_files import FileKind, ModelFile
+from backends.registry.descriptions import described, descriptions
 
 _PYTHON: Final = "load it in a Python model (1/model.py)"
 _PICKLES: Final = (".pkl", ".pickle", ".joblib", ".sav", ".dill", ".cloudpickle")
@@ -139,7 +51,7 @@ def _safetensors(file: ModelFile) -> bool:
     return header or file.ends(".safetensors")
 
 
-PICKLE: Final = Kind(
+PICKLE: Final = FileKind(
     "a pickle, as scikit-learn and joblib write it",
     "make a Python model of it: nereid new NAME --from FILE (its loads execute the pickle); or convert it: "
     "skl2onnx.to_onnx(model, X[:1], options={id(model): {'zipmap': False}}) (leave out 'options' for a "
@@ -147,172 +59,172 @@ PICKLE: Final = Kind(
     lambda file: file.ends(*_PICKLES) or _pickled(file),
 )
 KINDS: Final = (
-    Kind(
+    FileKind(
         "a pointer of Git LFS, not the file itself",
         "run 'git lfs install && git lfs pull' where the repository was cloned",
         lambda file: file.begins(b"version https://git-lfs.github.com/spec/"),
     ),
-    Kind(
+    FileKind(
         "a web page, perhaps that of a login or an error",
         "download the file again",
         lambda file: (file.head or b"").lstrip().lower().startswith((b"<!doctype html", b"<html")),
     ),
-    Kind("empty", "copy the file again", lambda file: file.head == b""),
-    Kind(
+    FileKind("empty", "copy the file again", lambda file: file.head == b""),
+    FileKind(
         "a package of AOTInductor",
         "name it model.pt2",
         lambda file: holds_aoti(file) and not holds_export(file),
-        serves="pytorch",
+        name="aoti",
     ),
-    Kind(
+    FileKind(
         "a program of torch.export",
         "name it model.pt2",
         lambda file: holds_export(file) or (file.ends(".pt2") and not file.members),
-        serves="pytorch",
+        name="export",
     ),
-    Kind(
+    FileKind(
         "saved by torch.save, or a pickle: weights (a state_dict) or pickled classes, but no program",
         f"export it: {_EXPORTED}; or serve a state_dict as model.pt with the module's code beside it: "
         "a model.py that defines the torch.nn.Module, and 'runtime: \"model.py\"' in config.pbtxt",
         _torch_saved,
     ),
-    Kind(
+    FileKind(
         "TorchScript",
         "name it model.pt",
         lambda file: file.holds("/constants.pkl"),
-        serves="pytorch",
+        name="torchscript",
     ),
-    Kind(
+    FileKind(
         "a Keras model",
         "export a SavedModel: keras.models.load_model(FILE).export('model.savedmodel'), for the backend "
         f"'tensorflow'; or convert that: {_TF2ONNX} --saved-model model.savedmodel --output model.onnx",
         lambda file: file.ends(".keras", ".h5", ".hdf5") or file.begins(b"\x89HDF\r\n"),
     ),
-    Kind(
+    FileKind(
         "a TensorFlow SavedModel",
         "name its directory model.savedmodel",
         lambda file: file.ends(".savedmodel", "saved_model.pb") or file.holds("saved_model.pb"),
-        serves="tensorflow",
+        name="saved_model",
     ),
-    Kind(
+    FileKind(
         "a TensorFlow Lite model",
         _BY_OPENVINO,
         lambda file: file.ends(".tflite") or (file.head or b"")[4:8] == b"TFL3",
-        serves="openvino",
+        name="tflite",
     ),
-    Kind(
+    FileKind(
         "a TensorFlow graph",
         "name it model.graphdef and declare its inputs and outputs in config.pbtxt",
         lambda file: file.ends(".graphdef", ".pb"),
-        serves="tensorflow",
+        name="tensorflow_graph",
     ),
-    Kind(
+    FileKind(
         "a GGUF file of llama.cpp",
         f"{_PYTHON} with llama-cpp-python",
         lambda file: file.ends(".gguf") or file.begins(b"GGUF"),
     ),
-    Kind(
+    FileKind(
         "of a model of transformers that does not generate text, such as a classifier or an encoder",
         "make a Python model of it: nereid new NAME --from FOLDER; or export it: optimum-cli export onnx "
         "--model FOLDER . (then serve model.onnx)",
         lambda file: file.architecture is not None and not file.architecture.generates,
     ),
-    Kind(
+    FileKind(
         "of a language model of transformers",
         "name its folder in 1/model.json ('.' for the version's directory itself) and write "
         "'backend: \"llm\"' into config.pbtxt",
         lambda file: file.architecture is not None,
-        serves="llm",
+        name="language_model",
     ),
-    Kind(
+    FileKind(
         "a safetensors file, which has weights but no program",
         "for a language model, put config.json and tokenizer.json beside it, the name of their folder into "
         "1/model.json, and 'backend: \"llm\"' into config.pbtxt; or build the model in Python, load the "
         f"weights, and export it: {_EXPORTED}",
         _safetensors,
     ),
-    Kind(
+    FileKind(
         "a C++ backend, written for Triton",
         'name it in config.pbtxt, backend: "NAME" for libtriton_NAME.so',
         lambda file: re.fullmatch(r"libtriton_.+\.so", file.name) is not None,
     ),
-    Kind("an ONNX model", "name it model.onnx", lambda file: file.ends(".onnx"), serves="onnxruntime"),
-    Kind(
+    FileKind("an ONNX model", "name it model.onnx", lambda file: file.ends(".onnx"), name="onnx"),
+    FileKind(
         "a TensorRT engine, which runs only with the version of TensorRT and the kind of GPU that built it",
         "name it model.plan",
         lambda file: file.ends(".engine", ".trt", ".plan") or file.begins(b"ftrt", b"ptrt"),
-        serves="tensorrt",
+        name="tensorrt",
     ),
-    Kind(
+    FileKind(
         "a LightGBM model",
         "name it model.txt",
         lambda file: file.ends(".lgb", ".lgbm") or file.begins(b"tree\nversion="),
-        serves="fil",
+        name="lightgbm",
     ),
-    Kind(
+    FileKind(
         "a CatBoost model",
         "convert it: CatBoost().load_model(FILE).save_model('model.onnx', format='onnx')",
         lambda file: file.ends(".cbm") or file.begins(b"CBM1"),
     ),
-    Kind(
+    FileKind(
         "an XGBoost model",
         "name it xgboost.json (xgboost.ubj for UBJSON, xgboost.model for the old binary format)",
         lambda file: file.ends(".ubj", ".xgb", ".bst") or _XGBOOST.match(file.head or b"") is not None,
-        serves="fil",
+        name="xgboost",
     ),
-    Kind(
+    FileKind(
         "a checkpoint of treelite",
         "name it checkpoint.tl",
         lambda file: file.ends(".tl"),
-        serves="fil",
+        name="treelite",
     ),
     PICKLE,
-    Kind(
+    FileKind(
         "an OpenVINO model",
         "name it model.xml, with its weights beside it as model.bin",
         lambda file: file.ends(".xml") or file.begins(b"<?xml"),
-        serves="openvino",
+        name="openvino",
     ),
-    Kind(
+    FileKind(
         "a Core ML model, which runs on Apple's devices only",
         "export ONNX from the framework that it came from",
         lambda file: file.ends(".mlmodel", ".mlpackage", ".mlmodelc"),
     ),
-    Kind(
+    FileKind(
         "a Paddle model",
         _BY_OPENVINO,
         lambda file: file.ends(".pdmodel", ".pdiparams", ".pdparams", "inference.json"),
-        serves="openvino",
+        name="paddle",
     ),
-    Kind(
+    FileKind(
         "a DALI pipeline",
         "name it model.dali if it is serialized, dali.py if it is Python",
         lambda file: file.ends(".dali") or file.name == "dali.py",
-        serves="dali",
+        name="dali",
     ),
-    Kind(
+    FileKind(
         "a library, perhaps a model that Apache TVM has compiled",
         "name it model.so and declare its inputs and outputs in config.pbtxt",
         lambda file: file.ends(".so"),
-        serves="tvm",
+        name="tvm",
     ),
-    Kind(
+    FileKind(
         "a TorchServe archive",
         "unpack it (it is a ZIP archive) and serve the TorchScript in it, or its handler as a Python model",
         lambda file: file.ends(".mar"),
     ),
-    Kind(
+    FileKind(
         "a PyTorch file",
         f"save TorchScript as model.pt: {_SCRIPTED}; or export it: {_EXPORTED}",
         lambda file: file.ends(*_TORCH_ENDINGS),
-        serves="pytorch",
+        name="pytorch",
     ),
-    Kind(
+    FileKind(
         "a PMML model",
         f"{_PYTHON} with pypmml",
         lambda file: file.ends(".pmml"),
     ),
-    Kind(
+    FileKind(
         "an R object",
         "export ONNX or PMML from R",
         lambda file: file.ends(".rds", ".rdata"),
@@ -323,18 +235,28 @@ KINDS: Final = (
 _DESCRIBED: Final = 3
 
 
-def kind_of(file: ModelFile) -> Kind | None:
+def kind_of(file: ModelFile) -> FileKind | None:
     """Return what a file is; None when nothing is known about it."""
-    return next((kind for kind in KINDS if kind.matches(file)), None)
+    own = (kind for backend in descriptions() for kind in backend.kinds if isinstance(kind, FileKind))
+    return next((kind for kind in (*KINDS, *own) if kind.matches(file)), None)
+
+
+def server_of(kind: FileKind) -> BackendDescription | None:
+    """Return the backend that serves a kind of file; None for none."""
+    return next((backend for backend in descriptions() if _serves(backend, kind)), None)
 
 
 def foreign(file: ModelFile, backend: str) -> str:
-    """Return why a built-in backend cannot read a file, by its content alone; "" if nothing says so."""
-    kind = kind_of(file._replace(name=""))
-    if kind is None or kind.serves == backend:
+    """Return why a backend cannot read a file, by its content alone; "" if nothing says so.
+
+    Nothing says so of a backend whose description names no kinds of files.
+    """
+    own = described(backend)
+    kind = kind_of(file._replace(name="")) if own.kinds else None
+    if kind is None or _serves(own, kind):
         return ""
     named = kind_of(file) or kind  # a pickle that is called model.pt was meant to be PyTorch's
-    return _sentence(file, kind if named.serves == backend else named)
+    return _sentence(file, kind if _serves(own, named) else named)
 
 
 def describe(files: Collection[ModelFile]) -> str:
@@ -343,15 +265,18 @@ def describe(files: Collection[ModelFile]) -> str:
     return " ".join(_sentence(file, kind) for file, kind in found[:_DESCRIBED])
 
 
-def _sentence(file: ModelFile, kind: Kind) -> str:
+def _serves(backend: BackendDescription, kind: FileKind) -> bool:
+    return kind in backend.kinds or kind.name in backend.kinds
+
+
+def _sentence(file: ModelFile, kind: FileKind) -> str:
     advice = kind.advice[0].upper() + kind.advice[1:]
-    return f"'{file.name}' is {kind.title}. {advice}{_served_by(kind)}."
+    return f"'{file.name}' is {kind.title}. {advice}{_served_by(server_of(kind))}."
 
 
-def _served_by(kind: Kind) -> str:
-    if not kind.serves:
+def _served_by(backend: BackendDescription | None) -> str:
+    if backend is None:
         return ""
-    extra = extra_of(kind.serves)
-    command = install_command(extra) if extra else f"nereid backends install {kind.serves}"
-    install = f" (to install it: {command})" if extra or kind.serves in PACKAGED else ""
-    return f", which the backend '{kind.serves}' serves{install}"
+    command = install_command(backend.extra) if backend.extra else f"nereid backends install {backend.name}"
+    install = f" (to install it: {command})" if backend.extra or backend.packaged else ""
+    return f", which the backend '{backend.name}' serves{install}"

@@ -1,0 +1,11 @@
+"""`nereid analyze`, which knows by the backends' descriptions how a model says its number of threads."""
+
+from collections.abc import Sequence
+
+from app.tools.analyze import command
+from backends.registry.descriptions import descriptions
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    return command.main(argv, {each.name: each.thread_parameter for each in descriptions()})

@@ -1,0 +1,7 @@
+"""What the server knows of the backend `llm`, which has an environment of its own."""
+
+from typing import Final
+
+from backends.description import BackendDescription
+
+BACKENDS: Final = (BackendDescription(name="llm", kinds=("language_model",)),)
