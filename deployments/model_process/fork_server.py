@@ -80,6 +80,7 @@ def _import_all() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # its threads would be missing in a fork, which starts its own
     for name in _PRELOADED:
         importlib.import_module(PRIVATE + name)
+    importlib.import_module(f"{PRIVATE}backends.registry.descriptions").described("")  # which are read now
     gc.collect()
     gc.freeze()  # a collection in a fork would write to every page that it shares
 

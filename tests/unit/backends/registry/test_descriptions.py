@@ -21,7 +21,7 @@ from backends.registry.place import BackendPlace
 from tests.unit.added_backends import added_backends
 from tests.unit.test_docs import code_blocks
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ALL = pytest.mark.parametrize("backend", descriptions(), ids=lambda backend: backend.name)
 
 
