@@ -33,16 +33,7 @@ def run(settings: ServerSettings) -> int:
     check_ports(settings)
     console = Console(settings)
     with console.ray_start():
-        owned = join_or_start(
-            loopback=settings.cluster.channel_address == SETTINGS["channel_address"].default,
-            import_from_cwd=False,  # a file there named as a module must not replace it
-            log_to_driver=True,
-            configure_logging=False,
-            include_dashboard=settings.cluster.allow_dashboard,
-            controller=CALLBACK,
-            workers=workers.__name__ if settings.cluster.fork_workers else "",
-            meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "app.main"),
-        )
+        owned = _join_or_start(settings)
     from ray import serve
 
     from app.main import APPLICATION, compose, is_ours, new_key, remove_files
@@ -65,6 +56,20 @@ def run(settings: ServerSettings) -> int:
         return 0
     finally:
         supervisor.leave(is_ours)
+
+
+def _join_or_start(settings: ServerSettings) -> bool:
+    """Join a cluster, or start one; return whether it was started."""
+    return join_or_start(
+        loopback=settings.cluster.channel_address == SETTINGS["channel_address"].default,
+        import_from_cwd=False,  # a file there named as a module must not replace it
+        log_to_driver=True,
+        configure_logging=False,
+        include_dashboard=settings.cluster.allow_dashboard,
+        controller=CALLBACK,
+        workers=workers.__name__ if settings.cluster.fork_workers else "",
+        meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "app.main"),
+    )
 
 
 class StopSignal(threading.Event):

@@ -53,6 +53,18 @@ def _arguments(argv: Sequence[str]) -> list[str]:
     ]
 
 
+def _configurations(argv: Sequence[str]) -> list[Path]:
+    """Return the files that the arguments name; exit if one is a directory, or is not there."""
+    words = _arguments(argv)
+    for word in words:
+        if Path(word).is_dir():
+            text = "is a directory, not a configuration of Ray Serve"
+            sys.exit(f"'{word}' {text}; for models in it: nereid --model-repository={word}")
+        if word.endswith((".yaml", ".yml")) and not word.startswith("-") and not Path(word).is_file():
+            sys.exit(f"there is no file '{word}'")
+    return [path for path in map(Path, words) if path.is_file()]
+
+
 def main(argv: Sequence[str]) -> None:
     """Run `serve run` with these arguments.
 
@@ -62,15 +74,8 @@ def main(argv: Sequence[str]) -> None:
     if not {"-h", "--help"}.isdisjoint(argv):
         print(_HELP)
         return run_serve_cli(["run", "--help"])
-    given = _arguments(argv)
-    for word in given:
-        if Path(word).is_dir():
-            text = "is a directory, not a configuration of Ray Serve"
-            sys.exit(f"'{word}' {text}; for models in it: nereid --model-repository={word}")
-        if word.endswith((".yaml", ".yml")) and not word.startswith("-") and not Path(word).is_file():
-            sys.exit(f"there is no file '{word}'")
     try:
-        servers = [settings for path in filter(Path.is_file, map(Path, given)) for settings in check(path)]
+        servers = [settings for path in _configurations(argv) for settings in check(path)]
         console = Console(servers[0]) if servers else None
         forks = all(settings.cluster.fork_workers for settings in servers)
         # `serve run` would do it too, but `ray.init` sets signal handlers, which ours must replace.

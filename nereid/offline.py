@@ -111,25 +111,29 @@ def batch(
         batch_size: rows that an actor gets at once; the model's requests are as large as it takes, up to 32.
         actors: processes, each of which loads the model.
         on_error: "row" to keep rows that fail, with their error; "fail" to fail with the first one.
-        num_cpus: of an actor.
-        num_gpus: of an actor.
+        num_cpus, num_gpus: of an actor.
         flags: further flags of the server, with underscores.
     """
+    job = {"model": model, "version": version, "classes": classes, "fail": on_error == "fail"}
+    job |= {"repository": _several(repository), "keep": tuple(keep), "outputs": tuple(outputs)}
+    job |= {"columns": {name: _several(each) for name, each in (columns or {}).items()}, "flags": flags or {}}
+    return _answered(rows, job, batch_size, actors, num_cpus, num_gpus)
+
+
+def _several(text: str | Sequence[str]) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else tuple(text)
+
+
+def _answered(
+    rows: "Dataset",
+    job: Mapping[str, Any],
+    batch_size: int,
+    actors: int,
+    num_cpus: float | None,
+    num_gpus: float | None,
+) -> "Dataset":
     from ray.data import ActorPoolStrategy
 
-    job = {
-        "repository": (repository,) if isinstance(repository, str) else tuple(repository),
-        "model": model,
-        "version": version,
-        "columns": {
-            name: (each,) if isinstance(each, str) else tuple(each) for name, each in (columns or {}).items()
-        },
-        "keep": tuple(keep),
-        "outputs": tuple(outputs),
-        "classes": classes,
-        "fail": on_error == "fail",
-        "flags": dict(flags or {}),
-    }
     return rows.map_batches(
         Answers,
         fn_constructor_args=(job,),

@@ -269,19 +269,11 @@ class Engine:
             InferError: the model is not served.
         """
         known = self._router.resolve(model, version).inputs
-        return InferRequest(
-            model,
-            version,
-            tuple([tensor_of(name, value, known.get(name)) for name, value in inputs.items()]),
-            tuple([RequestedOutput(name) for name in outputs]),
-            request_id,
-            parameters or {},
-            sequence_id,
-            sequence_start,
-            sequence_end,
-            priority,
-            timeout_us,
-        )
+        tensors = tuple([tensor_of(name, value, known.get(name)) for name, value in inputs.items()])
+        wanted = tuple([RequestedOutput(name) for name in outputs])
+        sequence = (sequence_id, sequence_start, sequence_end)
+        about = (request_id, parameters or {}, *sequence, priority, timeout_us)
+        return InferRequest(model, version, tensors, wanted, *about)
 
     def send(self, request: InferRequest, sink: Sink, waits: bool = False) -> Cancel:
         """Send a request; return the function that cancels it.

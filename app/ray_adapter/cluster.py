@@ -4,8 +4,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +41,6 @@ def join_or_start(
     **options: Any,
 ) -> bool:
     """Join the cluster named by RAY_ADDRESS or `ray start`; without either, start one. Imports Ray.
-
     A start that fails because the machine is too busy is repeated by running the program anew.
 
     Args:
@@ -57,35 +56,51 @@ def join_or_start(
     Raises:
         ClusterError: Ray cannot be started, or the cluster cannot be joined, or it has a server already.
     """
+    _require_files()
+    address = os.environ.get("RAY_ADDRESS", "")
+    starts = not address and not _started_file().exists()
+    _set_environment(starts and loopback, controller if starts else "")
+    init = ray_init if import_from_cwd else _init_elsewhere
+    options["include_dashboard"] = include_dashboard
+    if starts:
+        with _reporting("start Ray"):
+            start_cluster(workers=workers, meanwhile=meanwhile, init=init, **options)
+    else:
+        wait_joinable(address)
+        with _reporting(f"join the Ray cluster at '{address}'" if address else "start Ray"):
+            init(**options)
+        _claim()
+    return starts
+
+
+@contextmanager
+def _reporting(action: str) -> Iterator[None]:
+    """Raise a ClusterError for what goes wrong in an action."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ClusterError(f"error: creating server: Unavailable - cannot {action}: {reason}") from error
+
+
+def _set_environment(loopback: bool, controller: str) -> None:
+    """Set variables of the cluster that are not set."""
+    # Ray 2.60 runs its workers at niceness 15, behind every other process of the machine.
+    variables = {"RAY_worker_niceness": "0"}
+    variables |= {CONTROLLER_CALLBACK: controller} if controller else {}
+    variables |= _LOOPBACK if loopback else {}
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
+def _require_files() -> None:
+    """Give this user a home directory and Ray's token."""
     try:
         require_home()
         require_token()
     except OSError as error:
         text = f"error: creating server: Unavailable - cannot keep Ray's token: {error}"
         raise ClusterError(text) from error
-    # Ray 2.60 runs its workers at niceness 15, behind every other process of the machine.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    address = os.environ.get("RAY_ADDRESS", "")
-    starts = not address and not _started_file().exists()
-    if not starts:
-        wait_joinable(address)
-    else:
-        called = {CONTROLLER_CALLBACK: controller} if controller else {}
-        for name, value in (called | (_LOOPBACK if loopback else {})).items():
-            os.environ.setdefault(name, value)
-    init = ray_init if import_from_cwd else _init_elsewhere
-    try:
-        if starts:
-            start_cluster(include_dashboard, workers, meanwhile, init, **options)
-        else:
-            init(include_dashboard=include_dashboard, **options)
-    except Exception as error:
-        action = f"join the Ray cluster at '{address}'" if address else "start Ray"
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ClusterError(f"error: creating server: Unavailable - cannot {action}: {reason}") from error
-    if not starts:
-        _claim()
-    return starts
 
 
 def _init_elsewhere(**options: Any) -> None:

@@ -153,19 +153,27 @@ def load_model(
         folder = _folder(model, Path(scratch), config or {})
         folders = [Path(other).absolute() for other in others]
         repositories = list(dict.fromkeys(str(each.parent) for each in (folder, *folders)))
-        outer = server_api.current()
-        given = {"model_control_mode": "explicit", "exit_timeout_secs": 1, **flags}
-        with Engine.open(model_repository=repositories, **given) as engine:
-            if calls:
-                server_api.install(StubbedCalls(engine.plane, engine.connection, calls))
+        started = {"model_control_mode": "explicit", "exit_timeout_secs": 1, **flags}
+        with Engine.open(model_repository=repositories, **started) as engine, _answering(engine, calls):
             try:
                 for each in folders:
                     engine.load(each.name)
                 engine.load(folder.name, _with_one_instance(engine, folder.name, config))
                 yield LoadedModel(engine, folder.name)
             finally:
-                server_api.install(outer)  # of a model that is loaded around this one
                 _classes.pop(str(folder), None)
+
+
+@contextmanager
+def _answering(engine: Engine, calls: Mapping[str, Stub] | None) -> Iterator[None]:
+    """Have functions answer a model's calls of others."""
+    outer = server_api.current()
+    if calls:
+        server_api.install(StubbedCalls(engine.plane, engine.connection, calls))
+    try:
+        yield
+    finally:
+        server_api.install(outer)  # of a model that is loaded around this one
 
 
 def _folder(model: str | Path | type, scratch: Path, config: Mapping[str, Any]) -> Path:

@@ -67,8 +67,7 @@ async def recover(
     lost: set[str] = set()
     rollouts: list[Routed] = []
     if lifecycle.entries or silent:
-        elsewhere = await asyncio.to_thread(catalog.served_elsewhere)
-        on_disk = await asyncio.to_thread(catalog.scan) | {entry.identifier: entry for entry in elsewhere}
+        on_disk = await asyncio.to_thread(_on_disk, catalog)
         lost = _identifiers(on_disk, silent)
         routed = await applications.routed_ensembles(*ingress)
         for entry in await asyncio.to_thread(lifecycle.ensembles.adopted, on_disk.values(), routed):
@@ -89,6 +88,11 @@ def _routed(catalog: Catalog, split: Split) -> Routed:
     except InferError:
         return Routed(split, RolloutSpec(), "")
     return Routed(split, candidate.rollout or RolloutSpec(), fingerprint)
+
+
+def _on_disk(catalog: Catalog) -> dict[str, ModelEntry]:
+    """Return the models that there are, by identifier."""
+    return catalog.scan() | {entry.identifier: entry for entry in catalog.served_elsewhere()}
 
 
 def _identifiers(on_disk: Mapping[str, ModelEntry], bases: Collection[str]) -> set[str]:

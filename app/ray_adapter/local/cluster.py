@@ -1,8 +1,9 @@
 """A Ray cluster for this machine alone, whose files belong to this user."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -64,6 +65,18 @@ def ray_init(**options: Any) -> None:
     ray.init(**options)
 
 
+def _directory() -> str:
+    """Return where Ray's files go; it is made.
+
+    Ray 2.60 gives directories of a session mode 0777 whenever a worker starts, whatever the umask
+    (`try_to_create_directory` in ray/_common/utils.py): only the directory above them keeps others out.
+    """
+    place = os.environ.get("RAY_TMPDIR")
+    directory = os.path.join(private_root(place), "ray")
+    os.makedirs(directory, exist_ok=True)
+    return short_path(directory, place)
+
+
 def start_cluster(
     include_dashboard: bool = False,
     workers: str = "",
@@ -86,14 +99,9 @@ def start_cluster(
     """
     for name, value in (_ENVIRONMENT | ({} if include_dashboard else _WITHOUT_DASHBOARD)).items():
         os.environ.setdefault(name, value)
-    # Ray 2.60 gives directories of a session mode 0777 whenever a worker starts, whatever the umask
-    # (`try_to_create_directory` in ray/_common/utils.py): only the directory above them keeps others out.
-    place = os.environ.get("RAY_TMPDIR")
-    directory = os.path.join(private_root(place), "ray")
     remember_surroundings()
     os.umask(0o077)  # inherited by all processes of the cluster, for logs and sockets
-    os.makedirs(directory, exist_ok=True)
-    directory = short_path(directory, place)
+    directory = _directory()
     adopt_orphans()
     # It imports Ray while this process does.
     server = ForkServer(Path(directory), workers) if workers else None
@@ -103,14 +111,14 @@ def start_cluster(
         return adapted if server is None else server.starting_workers(adapted)
 
     needed = iter(meanwhile)
-
-    def import_next() -> None:
-        for name in islice(needed, 1):
-            import_module(name)
-
     with ExitStack() as start:
         start.enter_context(new_session(Path(directory)))
         if not include_dashboard:
             start.enter_context(without_helpers())
-        start.enter_context(watched_start(adapt, import_next))
+        start.enter_context(watched_start(adapt, partial(_import_next, needed)))
         init(_temp_dir=directory, include_dashboard=include_dashboard, **options)
+
+
+def _import_next(modules: Iterator[str]) -> None:
+    for name in islice(modules, 1):
+        import_module(name)

@@ -89,16 +89,8 @@ class InferenceRequest:
             raise TypeError("an InferenceRequest needs inputs, requested_output_names and model_name")
         if not (isinstance(model_version, int) and isinstance(flags, int) and isinstance(timeout, int)):
             raise TypeError("model_version, flags and timeout of an InferenceRequest are integers")
-        if correlation_id is None:
-            raise TypeError("the correlation_id of an InferenceRequest is an integer or a string")
         request_id, model_name = as_text(request_id), as_text(model_name)
-        if None in inputs:
-            raise TritonModelException(
-                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not"
-                " be empty."
-            )
-        if not isinstance(correlation_id, int | str):
-            raise TritonModelException("Correlation ID must be integer or string")
+        _check(request_id, model_name, correlation_id, inputs)
         self._inputs: list[Tensor] | None = list(inputs)
         self._request_id = request_id
         self._correlation_id = as_text(correlation_id) if isinstance(correlation_id, str) else correlation_id
@@ -274,3 +266,21 @@ class Context:
     def eager_sender(self, request: Request) -> InferenceResponseSender:
         """Return the sender of a decoupled request, whose end is that of its last reference."""
         return InferenceResponseSender(request, self.encoder, True)
+
+
+def _check(request_id: str, model_name: str, correlation_id: int | str, inputs: Sequence[Tensor]) -> None:
+    """Check what Triton's binding checks of a request.
+
+    Raises:
+        TypeError: there is no correlation id.
+        TritonModelException: it is neither a number nor a string, or an input is None.
+    """
+    if correlation_id is None:
+        raise TypeError("the correlation_id of an InferenceRequest is an integer or a string")
+    if None in inputs:
+        raise TritonModelException(
+            f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not"
+            " be empty."
+        )
+    if not isinstance(correlation_id, int | str):
+        raise TritonModelException("Correlation ID must be integer or string")

@@ -176,22 +176,29 @@ def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
             first_sequence=int(given.sequence_id_range.partition(":")[0]),
             expect=given.expect,
             tolerance=given.tolerance,
-            window_s=given.measurement_interval / 1e3,
-            windows=given.max_trials,
-            stability=given.stability_percentage / 100,
-            duration_s=given.duration,
-            requests=given.request_count,
-            window_requests=_window_requests(given),
-            warmup_s=given.warmup,
-            percentile=given.percentile,
             search_s=given.search_time,
-            processes=given.processes,
-            connections=given.connections,
-            timeout_s=given.timeout,
             seed=given.random_seed,
+            **_measurement(given),
         ),
         given,
     )
+
+
+def _measurement(given: argparse.Namespace) -> dict[str, Any]:
+    """Return how each level is measured."""
+    return {
+        "window_s": given.measurement_interval / 1e3,
+        "windows": given.max_trials,
+        "stability": given.stability_percentage / 100,
+        "duration_s": given.duration,
+        "requests": given.request_count,
+        "window_requests": _window_requests(given),
+        "warmup_s": given.warmup,
+        "percentile": given.percentile,
+        "processes": given.processes,
+        "connections": given.connections,
+        "timeout_s": given.timeout,
+    }
 
 
 def _check_outputs(given: argparse.Namespace) -> None:

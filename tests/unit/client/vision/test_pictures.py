@@ -1,4 +1,4 @@
-"""Files to pixels and to tensors. What the example models do with them is tested in tests/unit/models."""
+"""Files to pixels and to tensors: tests of the example models hold what these do with them."""
 
 import io
 import struct

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnxruntime
 import pytest
 
-from tests.unit.models import fake_pb_utils
+from tests.unit.model_repository import fake_pb_utils
 
 ROOT = Path(__file__).parents[3]
 REPOSITORY = ROOT / "model_repository"

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from nereid_client.vision import letterbox, normalise
-from tests.unit.models.conftest import DATA, Load, Run
-from tests.unit.models.fake_pb_utils import Request
+from tests.unit.model_repository.conftest import DATA, Load, Run
+from tests.unit.model_repository.fake_pb_utils import Request
 
 
 def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:

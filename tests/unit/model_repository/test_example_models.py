@@ -18,8 +18,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 from backends.base import Model
 from backends.fil.backend import FilBackend
 from tests.unit.backend_harness import Served, infer
-from tests.unit.models import fake_pb_utils
-from tests.unit.models.conftest import REPOSITORY, ROOT, Load, Run, labels
+from tests.unit.model_repository import fake_pb_utils
+from tests.unit.model_repository.conftest import REPOSITORY, ROOT, Load, Run, labels
 from tests.voice import CHUNK, CONTEXT, RATE, voice
 
 Pixels = Callable[[str], npt.NDArray[np.float32]]
