@@ -11,6 +11,7 @@ import pytest
 from backends.base import Backend, Model
 from backends.registry.loading import find_backend
 from backends.registry.place import BackendPlace
+from nereid.testing import InferError, load_model
 from tests.server import ROOT
 from tests.unit.backend_harness import Served, config, infer
 from tests.unit.test_imports import modules
@@ -121,6 +122,16 @@ def test_example_backend_executes_a_batch(tmp_path: Path) -> None:
     calls = served(*(infer({"INPUT": np.array([[value]], np.float32)}) for value in (1, 2)))
     assert [call.arrays["OUTPUT"].tolist() for call in calls] == [[[2.5]], [[5.0]]]
     served.close()
+
+
+def test_example_python_model_doubles(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(code_block("docs/models/python.md", "python"))
+    (tmp_path / "config.pbtxt").write_text(code_block("docs/models/python.md", "protobuf"))
+    with load_model(tmp_path) as model:
+        assert model(IN=[[1.0, 2.0]])["OUT"].tolist() == [[2.0, 4.0]]
+        with pytest.raises(InferError, match="must not be negative"):
+            model(IN=[[-1.0]])
 
 
 def test_table_of_functions_is_that_of_the_class() -> None:
