@@ -80,8 +80,7 @@ def test_index_of_pages_is_complete() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_configurations_can_be_read(page: str) -> None:
-    blocks = re.findall(r"^ *```protobuf\n(.*?)^ *```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    for block in blocks:
+    for block in code_blocks(page, "protobuf"):
         config(block)
 
 
@@ -107,7 +106,7 @@ def by_tree(folder: str) -> tuple[bool, str]:
 
 def code_blocks(page: str, language: str) -> list[str]:
     """The blocks of a language in a page."""
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_example_backend_executes_a_batch(tmp_path: Path) -> None:
@@ -126,8 +125,8 @@ def test_example_backend_executes_a_batch(tmp_path: Path) -> None:
 
 def test_example_python_model_doubles(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.py").write_text(code_block("docs/models/python.md", "python"))
-    (tmp_path / "config.pbtxt").write_text(code_block("docs/models/python.md", "protobuf"))
+    (tmp_path / "1" / "model.py").write_text(code_blocks("docs/models/python.md", "python")[0])
+    (tmp_path / "config.pbtxt").write_text(code_blocks("docs/models/python.md", "protobuf")[0])
     with load_model(tmp_path) as model:
         assert model(IN=[[1.0, 2.0]])["OUT"].tolist() == [[2.0, 4.0]]
         with pytest.raises(InferError, match="must not be negative"):
