@@ -1,22 +1,10 @@
 /* The type `UnaryCalls`. */
 #include "calls.h"
 
-static const char *const names[CALL_TYPES][CALL_SLOTS] = {
-    [CONNECTION] = {"_reader", "_block", "_headers", "_output", "_streams", "_last_stream", "_received", "_draining"},
-    [READER] = {"_rest", "_missing"},
-    [HEADERS] = {"_known"},
-    [OUTPUT] = {"frames", "window", "initial_window", "frame_size", "waiting", "keepalive", "streams", "corked", "on_idle",
-                "_loop"},
-    [KEEPALIVE] = {"sent", "heard", "_second", "_counts"},
-    [STREAM] = {"_output", "id", "receiver", "window", "received", "_credit", "ended", "over", "queue", "trailers",
-                "_drained"},
-    [CALL] = {"_state", "_stream", "_head", "_reader", "_buffered", "_headers_sent", "over", "_timer", "deadline",
-              "_handler", "_message", "on_cancel"},
-    [REQUEST] = {"id", "outputs"},
-    [ANSWER] = {"model_name", "model_version", "outputs", "parameters", "failure"},
-    [TENSOR] = {"name", "datatype", "shape", "data"},
-    [WANTED] = {"classification"},
-};
+static const char *const *const slot_names[CALL_TYPES] = {
+    [CONNECTION] = C_NAMES, [READER] = R_NAMES, [HEADERS] = H_NAMES, [OUTPUT] = O_NAMES,
+    [KEEPALIVE] = K_NAMES,  [STREAM] = S_NAMES, [CALL] = U_NAMES,    [REQUEST] = Q_NAMES,
+    [ANSWER] = A_NAMES,     [TENSOR] = T_NAMES, [WANTED] = W_NAMES};
 
 int set_number(const UnaryCalls *self, enum call_type type, PyObject *object, int number, long long value)
 {
@@ -54,12 +42,7 @@ static int bind(UnaryCalls *self, enum call_type type, PyObject *given)
         return -1;
     }
     self->types[type] = (PyTypeObject *)Py_NewRef(given);
-    for (int i = 0; i < CALL_SLOTS && names[type][i] != NULL; i++) {
-        self->slots[type][i] = named_offset(self->types[type], names[type][i]);
-        if (self->slots[type][i] < 0)
-            return -1;
-    }
-    return 0;
+    return find_slots(self->types[type], slot_names[type], self->slots[type], __FILE__);
 }
 
 static int make_constants(UnaryCalls *self)

@@ -8,27 +8,11 @@ judge of them. */
 #include <stdint.h>
 
 enum call_type { CONNECTION, READER, HEADERS, OUTPUT, KEEPALIVE, STREAM, CALL, REQUEST, ANSWER, TENSOR, WANTED, CALL_TYPES };
-enum { CALL_SLOTS = 14 };
-
-/* The slots of each type that are used, in the order of `names` in calls.c. */
-enum { C_READER, C_BLOCK, C_HEADERS, C_OUTPUT, C_STREAMS, C_LAST_STREAM, C_RECEIVED, C_DRAINING };
-enum { R_REST, R_MISSING };
-enum { H_KNOWN };
-enum { O_FRAMES, O_WINDOW, O_INITIAL_WINDOW, O_FRAME_SIZE, O_WAITING, O_KEEPALIVE, O_STREAMS, O_CORKED, O_ON_IDLE,
-       O_LOOP };
-enum { K_SENT, K_HEARD, K_SECOND, K_COUNTS };
-enum { S_OUTPUT, S_ID, S_RECEIVER, S_WINDOW, S_RECEIVED, S_CREDIT, S_ENDED, S_OVER, S_QUEUE, S_TRAILERS, S_DRAINED };
-enum { U_STATE, U_STREAM, U_HEAD, U_READER, U_BUFFERED, U_HEADERS_SENT, U_OVER, U_TIMER, U_DEADLINE, U_HANDLER, U_MESSAGE,
-       U_ON_CANCEL };
-enum { Q_ID, Q_OUTPUTS };
-enum { A_MODEL_NAME, A_MODEL_VERSION, A_OUTPUTS, A_PARAMETERS, A_FAILURE };
-enum { T_NAME, T_DATATYPE, T_SHAPE, T_DATA };
-enum { W_CLASSIFICATION };
 
 typedef struct {
     PyObject_HEAD
     PyTypeObject *types[CALL_TYPES], *sink_type;
-    Py_ssize_t slots[CALL_TYPES][CALL_SLOTS];
+    Py_ssize_t slots[CALL_TYPES][MOST_SLOTS];
     PyObject *state, *handlers, *on_cancel;
     PyObject *headers, *trailers; /* header blocks of every response */
     PyObject *calls, *buffered, *count, *start_timer, *cancel, *flush, *call_soon, *zero, *no_deadline; /* names, numbers */

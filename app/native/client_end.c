@@ -1,18 +1,15 @@
 /* The type `ClientEnd`: sends requests, and hands responses to their sinks. */
 #include "ends.h"
 
-enum call_field { CHANNEL, STREAM, SINK, REQUEST_ID, BUCKET, CALL_FIELDS };
-
 typedef struct {
     End end;
-    PyTypeObject *call;                /* `ChannelCall` */
-    Py_ssize_t offsets[CALL_FIELDS];   /* of its fields */
-    Py_ssize_t deadline;               /* of a request's */
+    PyTypeObject *call;            /* `ChannelCall` */
+    Py_ssize_t offsets[L_SLOTS];   /* of its fields */
     PyObject *no_sink, *deadlines;
     PyObject *zero;
 } ClientEnd;
 
-static PyObject **call_field(const ClientEnd *self, PyObject *call, enum call_field number)
+static PyObject **call_field(const ClientEnd *self, PyObject *call, int number)
 {
     return (PyObject **)((char *)call + self->offsets[number]);
 }
@@ -22,11 +19,11 @@ static PyObject *new_call(ClientEnd *self, PyObject *stream, PyObject *sink, PyO
     PyObject *call = self->call->tp_alloc(self->call, 0);
     if (call == NULL)
         return NULL;
-    *call_field(self, call, CHANNEL) = Py_NewRef(self->end.connection);
-    *call_field(self, call, STREAM) = Py_NewRef(stream);
-    *call_field(self, call, SINK) = Py_NewRef(sink);
-    *call_field(self, call, REQUEST_ID) = Py_NewRef(request_id);
-    *call_field(self, call, BUCKET) = Py_NewRef(self->zero);
+    *call_field(self, call, L_CHANNEL) = Py_NewRef(self->end.connection);
+    *call_field(self, call, L_STREAM) = Py_NewRef(stream);
+    *call_field(self, call, L_SINK) = Py_NewRef(sink);
+    *call_field(self, call, L_REQUEST_ID) = Py_NewRef(request_id);
+    *call_field(self, call, L_BUCKET) = Py_NewRef(self->zero);
     return call;
 }
 
@@ -36,7 +33,7 @@ static int is_plain(ClientEnd *self, PyObject *request)
     End *end = &self->end;
     if (is_cleared(end) || end->nbytes > end->limit || Py_TYPE(request) != end->messages->types[REQUEST])
         return 0;
-    PyObject *deadline = *(PyObject **)((char *)request + self->deadline);
+    PyObject *deadline = field(end->messages, REQUEST, request, Q_DEADLINE);
     if (deadline == NULL || !PyFloat_CheckExact(deadline) || PyFloat_AS_DOUBLE(deadline) != 0.0)
         return 0;
     int closing = is_set(end, end_names.closing);
@@ -57,7 +54,7 @@ static PyObject *submit(ClientEnd *self, PyObject *const *arguments, Py_ssize_t 
     if (frame == NULL)
         return none_if_left(NULL);
     PyObject *stream = PyLong_FromUnsignedLongLong(end->last_stream + 1);
-    PyObject *call = stream == NULL ? NULL : new_call(self, stream, arguments[1], field(end->messages, REQUEST, request, 4));
+    PyObject *call = stream == NULL ? NULL : new_call(self, stream, arguments[1], field(end->messages, REQUEST, request, Q_ID));
     if (call == NULL) {
         Py_DECREF(frame);
     } else if (queue_frame(end, frame) < 0) {
@@ -74,11 +71,11 @@ static PyObject *submit(ClientEnd *self, PyObject *const *arguments, Py_ssize_t 
 /* Take a call that has had its last response out of everything. */
 static int end_call(ClientEnd *self, PyObject *stream, PyObject *call)
 {
-    PyObject *bucket = *call_field(self, call, BUCKET);
+    PyObject *bucket = *call_field(self, call, L_BUCKET);
     int timed = bucket == NULL ? 0 : PyObject_IsTrue(bucket);
     if (timed < 0 || PyDict_DelItem(self->end.table, stream) < 0)
         return -1;
-    Py_XSETREF(*call_field(self, call, SINK), Py_NewRef(self->no_sink));
+    Py_XSETREF(*call_field(self, call, L_SINK), Py_NewRef(self->no_sink));
     if (!timed)
         return 0;
     PyObject *removed = PyObject_CallMethodObjArgs(self->deadlines, end_names.remove, stream, bucket, NULL);
@@ -109,7 +106,7 @@ static int close_if_drained(End *end)
 static int deliver(ClientEnd *self, PyObject *stream, PyObject *call, PyObject *response, int final)
 {
     End *end = &self->end;
-    PyObject *sink = Py_XNewRef(*call_field(self, call, SINK));
+    PyObject *sink = Py_XNewRef(*call_field(self, call, L_SINK));
     if (sink == NULL) {
         PyErr_SetString(PyExc_AttributeError, "sink");
         return -1;
@@ -150,13 +147,8 @@ static PyObject *take_responses(ClientEnd *self, PyObject *const *arguments, Py_
 
 static int bind_call(ClientEnd *self, PyObject *call)
 {
-    static const char *const names[CALL_FIELDS] = {"channel", "_stream", "sink", "request_id", "bucket"};
     self->call = (PyTypeObject *)Py_NewRef(call);
-    for (int i = 0; i < CALL_FIELDS; i++)
-        if ((self->offsets[i] = named_offset(self->call, names[i])) < 0)
-            return -1;
-    self->deadline = named_offset(self->end.messages->types[REQUEST], "deadline");
-    return self->deadline < 0 ? -1 : 0;
+    return find_slots(self->call, L_NAMES, self->offsets, __FILE__);
 }
 
 static PyObject *new_client_end(PyTypeObject *type, PyObject *arguments, PyObject *names)

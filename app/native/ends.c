@@ -87,7 +87,7 @@ int queue_frame(End *self, PyObject *frame)
 
 int view_shared(End *self, enum struct_type type, PyObject *message)
 {
-    PyObject *tensors = field(self->messages, type, message, 2);
+    PyObject *tensors = field(self->messages, type, message, type == REQUEST ? Q_INPUTS : A_OUTPUTS);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); i++) {
         PyObject **data = (PyObject **)((char *)PyTuple_GET_ITEM(tensors, i) + self->messages->offsets[TENSOR][3]);
         PyObject *view = PyTuple_CheckExact(*data) ? PyObject_CallMethod(self->connection, "view_shared", "(O)", *data)

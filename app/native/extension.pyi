@@ -42,7 +42,7 @@ class UnaryCalls:
             connection_window: bytes to receive on a connection before Python looks.
 
         Raises:
-            TypeError, AttributeError: a type lacks a slot.
+            TypeError: a type lacks a slot.
         """
 
     def receive(self, connection: Any, data: Buffer, /) -> int:

@@ -35,21 +35,21 @@ static int is_output(const Patterns *patterns, PyObject *tensor, PyObject *expec
 {
     Py_ssize_t nbytes = PyLong_AsSsize_t(PyTuple_GET_ITEM(expected, 3));
     return Py_IS_TYPE(tensor, patterns->tensor) &&
-           equal(field(tensor, patterns->of_tensor[NAME]), PyTuple_GET_ITEM(expected, 0)) &&
-           equal(field(tensor, patterns->of_tensor[DATATYPE]), PyTuple_GET_ITEM(expected, 1)) &&
-           equal(field(tensor, patterns->of_tensor[SHAPE]), PyTuple_GET_ITEM(expected, 2)) &&
-           (nbytes < 0 || nbytes == size_of(field(tensor, patterns->of_tensor[DATA])));
+           equal(field(tensor, patterns->of_tensor[T_NAME]), PyTuple_GET_ITEM(expected, 0)) &&
+           equal(field(tensor, patterns->of_tensor[T_DATATYPE]), PyTuple_GET_ITEM(expected, 1)) &&
+           equal(field(tensor, patterns->of_tensor[T_SHAPE]), PyTuple_GET_ITEM(expected, 2)) &&
+           (nbytes < 0 || nbytes == size_of(field(tensor, patterns->of_tensor[T_DATA])));
 }
 
 /* Whether a response has all that an answer, as `add_answer` checks it, says of one. */
 static int is_response(const Matched *self, PyObject *response, PyObject *answer)
 {
     const Patterns *patterns = self->patterns;
-    PyObject *outputs = field(response, patterns->of_response[OUTPUTS]), *expected = PyTuple_GET_ITEM(answer, 2);
+    PyObject *outputs = field(response, patterns->of_response[A_OUTPUTS]), *expected = PyTuple_GET_ITEM(answer, 2);
     Py_ssize_t count = PyTuple_GET_SIZE(expected);
     if (outputs == NULL || !PyTuple_CheckExact(outputs) || PyTuple_GET_SIZE(outputs) != count ||
-        !equal(field(response, patterns->of_response[MODEL_NAME]), PyTuple_GET_ITEM(answer, 0)) ||
-        !equal(field(response, patterns->of_response[MODEL_VERSION]), PyTuple_GET_ITEM(answer, 1)))
+        !equal(field(response, patterns->of_response[A_MODEL_NAME]), PyTuple_GET_ITEM(answer, 0)) ||
+        !equal(field(response, patterns->of_response[A_MODEL_VERSION]), PyTuple_GET_ITEM(answer, 1)))
         return 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!is_output(patterns, PyTuple_GET_ITEM(outputs, i), PyTuple_GET_ITEM(expected, i)))
@@ -64,10 +64,10 @@ static int is_plain(const Matched *self, PyObject *response)
     const Patterns *patterns = self->patterns;
     if (!Py_IS_TYPE(response, patterns->response))
         return 0;
-    PyObject *parameters = field(response, patterns->of_response[PARAMETERS]);
-    PyObject *id = field(response, patterns->of_response[ID]);
-    return field(response, patterns->of_response[FINAL]) == Py_True &&
-           field(response, patterns->of_response[FAILURE]) == Py_None && parameters != NULL &&
+    PyObject *parameters = field(response, patterns->of_response[A_PARAMETERS]);
+    PyObject *id = field(response, patterns->of_response[A_ID]);
+    return field(response, patterns->of_response[A_FINAL]) == Py_True &&
+           field(response, patterns->of_response[A_FAILURE]) == Py_None && parameters != NULL &&
            PyDict_CheckExact(parameters) && PyDict_GET_SIZE(parameters) == 0 && id != NULL &&
            PyUnicode_CheckExact(id) && (PyUnicode_GET_LENGTH(id) == 0 || equal(id, self->id));
 }
@@ -112,7 +112,7 @@ static int fill_body(const Matched *self, struct body *body, PyObject *answer, P
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
         if (PyLong_AsSsize_t(PyTuple_GET_ITEM(PyTuple_GET_ITEM(expected, i), 3)) < 0)
             continue;
-        PyObject *data = field(PyTuple_GET_ITEM(outputs, i), self->patterns->of_tensor[DATA]);
+        PyObject *data = field(PyTuple_GET_ITEM(outputs, i), self->patterns->of_tensor[T_DATA]);
         if (PyObject_GetBuffer(data, &body->binary[body->binaries], PyBUF_SIMPLE) < 0)
             return 0;
         body->size += body->binary[body->binaries++].len;
@@ -191,7 +191,7 @@ PyObject *write_answer(const Matched *self, PyObject *response)
         struct body body;
         body.pieces = body.binaries = body.json_size = 0;
         Py_INCREF(answer); /* what encodes a tensor could replace it */
-        PyObject *outputs = Py_NewRef(field(response, self->patterns->of_response[OUTPUTS])), *joined = NULL;
+        PyObject *outputs = Py_NewRef(field(response, self->patterns->of_response[A_OUTPUTS])), *joined = NULL;
         if (fill_body(self, &body, answer, outputs))
             joined = join(PyTuple_GET_ITEM(answer, 3), &body);
         release_body(&body);

@@ -208,22 +208,8 @@ static PyObject *match(Patterns *self, PyObject *const *arguments, Py_ssize_t co
     Py_RETURN_NONE;
 }
 
-/* Find where the instances of a type have its fields. Returns 0, or -1 with an error where one is no slot. */
-static int find_fields(PyTypeObject *type, const char *const *names, int count, Py_ssize_t *offsets)
-{
-    for (int i = 0; i < count; i++) {
-        offsets[i] = named_offset(type, names[i]);
-        if (offsets[i] < 0)
-            return -1;
-    }
-    return 0;
-}
-
 static PyObject *new_patterns(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
-    static const char *const tensor_fields[] = {"name", "datatype", "shape", "data"};
-    static const char *const response_fields[] = {"model_name", "model_version", "outputs", "id",
-                                                  "parameters", "final",         "failure"};
     PyObject *tensor, *request, *response, *encode_data;
     if (keywords != NULL || !PyArg_ParseTuple(arguments, "O!O!O!O:Patterns", &PyType_Type, &tensor, &PyType_Type,
                                               &request, &PyType_Type, &response, &encode_data)) {
@@ -243,8 +229,8 @@ static PyObject *new_patterns(PyTypeObject *type, PyObject *arguments, PyObject 
     self->pattern = (PyTypeObject *)PyType_FromModuleAndSpec(module, &pattern_specification, NULL);
     self->matched = (PyTypeObject *)PyType_FromModuleAndSpec(module, &matched_specification, NULL);
     if (self->names == NULL || self->pattern == NULL || self->matched == NULL ||
-        find_fields(self->tensor, tensor_fields, TENSOR_FIELDS, self->of_tensor) < 0 ||
-        find_fields(self->response, response_fields, RESPONSE_FIELDS, self->of_response) < 0)
+        find_slots(self->tensor, T_NAMES, self->of_tensor, __FILE__) < 0 ||
+        find_slots(self->response, A_NAMES, self->of_response, __FILE__) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }

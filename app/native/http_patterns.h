@@ -37,15 +37,13 @@ typedef struct {
     int next_answer;
 } Pattern;
 
-enum { NAME, DATATYPE, SHAPE, DATA, TENSOR_FIELDS };
-enum { MODEL_NAME, MODEL_VERSION, OUTPUTS, ID, PARAMETERS, FINAL, FAILURE, RESPONSE_FIELDS };
 enum { SETS = 128, WAYS = 4, SEEN = 1024 };
 
 /* The patterns of one server, by what requests begin with and by their length. */
 typedef struct {
     PyObject_HEAD
     PyTypeObject *tensor, *request, *response, *pattern, *matched;
-    Py_ssize_t of_tensor[TENSOR_FIELDS], of_response[RESPONSE_FIELDS];
+    Py_ssize_t of_tensor[T_SLOTS], of_response[A_SLOTS];
     PyObject *encode_data;
     PyObject *names; /* of the keyword by which a request is made */
     Pattern *ways[SETS][WAYS];

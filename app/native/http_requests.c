@@ -128,8 +128,8 @@ static PyObject *make_request(const Patterns *patterns, const Pattern *self, PyO
     PyObject *inputs = PyTuple_New(self->inputs);
     for (Py_ssize_t i = 0; inputs != NULL && i < self->inputs; i++) {
         const struct input *input = &self->input[i];
-        PyObject *fields[TENSOR_FIELDS] = {input->name, input->datatype, input->shape, values[i]};
-        PyObject *tensor = PyObject_Vectorcall((PyObject *)patterns->tensor, fields, TENSOR_FIELDS, NULL);
+        PyObject *fields[T_SLOTS] = {input->name, input->datatype, input->shape, values[i]};
+        PyObject *tensor = PyObject_Vectorcall((PyObject *)patterns->tensor, fields, T_SLOTS, NULL);
         if (tensor == NULL)
             Py_CLEAR(inputs);
         else

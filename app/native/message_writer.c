@@ -173,10 +173,10 @@ static void put_tensor(const Messages *self, struct writer *to, PyObject *tensor
         return;
     }
     put_array(to, 4);
-    put_text(to, field(self, TENSOR, tensor, 0));
-    put_text(to, field(self, TENSOR, tensor, 1));
-    put_numbers(self, to, field(self, TENSOR, tensor, 2));
-    put_data(self, to, field(self, TENSOR, tensor, 3));
+    put_text(to, field(self, TENSOR, tensor, T_NAME));
+    put_text(to, field(self, TENSOR, tensor, T_DATATYPE));
+    put_numbers(self, to, field(self, TENSOR, tensor, T_SHAPE));
+    put_data(self, to, field(self, TENSOR, tensor, T_DATA));
 }
 
 static void put_tensors(const Messages *self, struct writer *to, PyObject *tensors)
@@ -191,13 +191,13 @@ static void put_outputs(const Messages *self, struct writer *to, PyObject *outpu
     Py_ssize_t count = put_count(self, to, outputs);
     for (Py_ssize_t i = 0; i < count && !to->failed; i++) {
         PyObject *output = PyTuple_GET_ITEM(outputs, i);
-        PyObject *place = Py_TYPE(output) == self->types[OUTPUT] ? field(self, OUTPUT, output, 1) : NULL;
+        PyObject *place = Py_TYPE(output) == self->types[OUTPUT] ? field(self, OUTPUT, output, W_REGION) : NULL;
         to->failed |= place == NULL;
         if (to->failed)
             break;
         if (place != Py_None)
             put_array(to, 2);
-        put_text(to, field(self, OUTPUT, output, 0));
+        put_text(to, field(self, OUTPUT, output, W_NAME));
         if (place != Py_None)
             put_place(self, to, place);
     }
@@ -254,13 +254,13 @@ PyObject *request_frame(const Messages *self, PyObject *connection, PyObject *re
     struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0, connection, NULL};
     if (Py_TYPE(request) != self->types[REQUEST] || !are_unset(&self->request, request))
         return NULL;
-    int regions = field(self, REQUEST, request, 5) == Py_True;
+    int regions = field(self, REQUEST, request, Q_REGIONS) == Py_True;
     put_array(&to, regions ? ALL_FIELDS : PLAIN_FIELDS);
-    put_text(&to, field(self, REQUEST, request, 0));
-    put_text(&to, field(self, REQUEST, request, 1));
-    put_tensors(self, &to, field(self, REQUEST, request, 2));
-    put_outputs(self, &to, field(self, REQUEST, request, 3));
-    put_text(&to, field(self, REQUEST, request, 4));
+    put_text(&to, field(self, REQUEST, request, Q_MODEL_NAME));
+    put_text(&to, field(self, REQUEST, request, Q_MODEL_VERSION));
+    put_tensors(self, &to, field(self, REQUEST, request, Q_INPUTS));
+    put_outputs(self, &to, field(self, REQUEST, request, Q_OUTPUTS));
+    put_text(&to, field(self, REQUEST, request, Q_ID));
     put_bytes(&to, WITH_REGIONS, regions ? sizeof WITH_REGIONS - 1 : 0);
     return finished(self, &to, INFER, 0, stream, left);
 }
@@ -293,7 +293,7 @@ PyObject *response_frame(const Messages *self, PyObject *connection, PyObject *r
         return NULL;
     for (int i = 0; i < 5; i++)
         values[i] = field(self, ANSWER, response, i);
-    PyObject *final = field(self, ANSWER, response, 5);
+    PyObject *final = field(self, ANSWER, response, A_FINAL);
     if (final != Py_True && final != Py_False)
         return NULL;
     return write_values(self, connection, values, final == Py_True ? FINAL : 0, stream);

@@ -5,44 +5,45 @@
 
 #include "structmember.h"
 
-/* The fields that are read, of each type. */
-static const char *const fields[TYPES][FIELDS + 1] = {
-    [TENSOR] = {"name", "datatype", "shape", "data"},
-    [OUTPUT] = {"name", "region"},
-    [REQUEST] = {"model_name", "model_version", "inputs", "outputs", "id", "regions"},
-    [ANSWER] = {"model_name", "model_version", "outputs", "id", "parameters", "final"},
-};
+/* The slots that are used, of each type. */
+static const char *const *const slot_names[TYPES] = {
+    [TENSOR] = T_NAMES, [OUTPUT] = W_NAMES, [REQUEST] = Q_NAMES, [ANSWER] = A_NAMES};
 
-Py_ssize_t offset_of(PyTypeObject *type, PyObject *name)
+/* Return where the instances of a type have a field; -1 with an error where it is no slot. */
+static Py_ssize_t offset_of(PyTypeObject *type, PyObject *name)
 {
     PyObject *member = PyObject_GetAttr((PyObject *)type, name);
-    if (member == NULL)
-        return -1;
     Py_ssize_t offset = -1;
-    if (Py_IS_TYPE(member, &PyMemberDescr_Type) && PyType_IsSubtype(type, PyDescr_TYPE(member)) &&
+    if (member == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return -1;
+    if (member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type) && PyType_IsSubtype(type, PyDescr_TYPE(member)) &&
         ((PyMemberDescrObject *)member)->d_member->type == T_OBJECT_EX)
         offset = ((PyMemberDescrObject *)member)->d_member->offset;
     else
         PyErr_Format(PyExc_TypeError, "%R has no slot '%U'", type, name);
-    Py_DECREF(member);
+    Py_XDECREF(member);
     return offset;
 }
 
-Py_ssize_t named_offset(PyTypeObject *type, const char *text)
+int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *places, const char *file)
 {
-    PyObject *name = PyUnicode_FromString(text);
-    Py_ssize_t offset = name == NULL ? -1 : offset_of(type, name);
-    Py_XDECREF(name);
-    return offset;
+    for (; *names != NULL; names++, places++) {
+        PyObject *name = PyUnicode_FromString(*names);
+        *places = name == NULL ? -1 : offset_of(type, name);
+        Py_XDECREF(name);
+        if (*places >= 0)
+            continue;
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "%R has no slot '%s', which %s uses: see app/native/slots.py", type, *names, file);
+        return -1;
+    }
+    return 0;
 }
 
 static int bind(Messages *self, enum struct_type type, PyObject *given)
 {
     self->types[type] = (PyTypeObject *)Py_NewRef(given);
-    for (int i = 0; i < FIELDS && fields[type][i] != NULL; i++)
-        if ((self->offsets[type][i] = named_offset(self->types[type], fields[type][i])) < 0)
-            return -1;
-    return 0;
+    return slot_names[type] == NULL ? 0 : find_slots(self->types[type], slot_names[type], self->offsets[type], __FILE__);
 }
 
 static int bind_unset(struct unset *into, PyTypeObject *type, PyObject *names)

@@ -6,7 +6,7 @@ and writes all others: every function here returns None for what it does not kno
 
 #include <stdint.h>
 
-enum { FIELDS = 6, UNSET = 32 };
+enum { UNSET = 32 };
 enum { HEADER_SIZE = 32 };
 enum kind { INFER = 1, RESPONSE = 2 };
 enum { FINAL = 1 };
@@ -21,7 +21,7 @@ struct unset {
 typedef struct {
     PyObject_HEAD
     PyTypeObject *types[TYPES];
-    Py_ssize_t offsets[TYPES][FIELDS];
+    Py_ssize_t offsets[TYPES][MOST_SLOTS];
     struct unset request, response;
     Py_ssize_t max_meta, max_tensors, in_meta, place_code;
     PyObject *names;                        /* of the keywords by which a request is made */
@@ -29,10 +29,6 @@ typedef struct {
 } Messages;
 
 extern PyTypeObject *messages_type;
-
-/* The rest of the meta of a request whose `regions` is true, and no other field behind the id is set. */
-#define WITH_REGIONS "\x80\0\xc2\xc2\0\0\xa0\xc3\x90\xc2"
-enum { PLAIN_FIELDS = 5, ALL_FIELDS = PLAIN_FIELDS + sizeof WITH_REGIONS - 1 };
 
 /* Return a field, borrowed; NULL where it has no value. */
 static inline PyObject *field(const Messages *self, enum struct_type type, PyObject *object, int number)
@@ -55,9 +51,6 @@ PyObject *response_frame(const Messages *self, PyObject *connection, PyObject *r
 PyObject *frame_of(const Messages *self, PyObject *connection, PyObject *const *values, uint64_t stream);
 PyObject *request_of(const Messages *self, const void *meta, size_t nbytes, PyObject *deadline);
 PyObject *response_of(const Messages *self, const void *meta, size_t nbytes, PyObject *final);
-
-/* Return where the instances of a type have a field; -1 with an error where it is no slot. */
-Py_ssize_t offset_of(PyTypeObject *type, PyObject *name);
 
 /* Methods of the type. */
 PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t count);

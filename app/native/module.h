@@ -2,8 +2,11 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* Return where the instances of a type have a field; -1 with an error where it is no slot. */
-Py_ssize_t named_offset(PyTypeObject *type, const char *name);
+#include "slot_names.h"
+
+/* Find where the instances of a type have these slots, of which the last is followed by NULL; -1 with an error where one
+is none, which names the C file that asks: `app/native/slots.py` has them all. */
+int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *places, const char *file);
 
 /* Each returns 0, or -1 with a Python error. */
 int add_mapping(PyObject *module);

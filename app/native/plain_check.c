@@ -36,11 +36,11 @@ static int are_outputs_plain(const PlainCheck *self, PyObject *outputs)
         return 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *output = PyTuple_GET_ITEM(outputs, i);
-        PyObject *name = Py_TYPE(output) == self->messages->types[OUTPUT] ? field(self->messages, OUTPUT, output, 0) : NULL;
+        PyObject *name = Py_TYPE(output) == self->messages->types[OUTPUT] ? field(self->messages, OUTPUT, output, W_NAME) : NULL;
         if (name == NULL || !PyUnicode_CheckExact(name) || PySet_Contains(self->outputs, name) != 1)
             return 0;
         for (Py_ssize_t j = 0; j < i; j++)
-            if (is_same(name, field(self->messages, OUTPUT, PyTuple_GET_ITEM(outputs, j), 0)))
+            if (is_same(name, field(self->messages, OUTPUT, PyTuple_GET_ITEM(outputs, j), W_NAME)))
                 return 0;
     }
     return 1;
@@ -83,15 +83,15 @@ static long long rows_of(const PlainCheck *self, const struct input *input, PyOb
 {
     long long sizes[RANK], rows = 1;
     int batched = self->max_batch > 0;
-    Py_ssize_t rank = read_shape(field(self->messages, TENSOR, tensor, 2), sizes);
-    if (rank < batched || !is_same(field(self->messages, TENSOR, tensor, 1), input->datatype))
+    Py_ssize_t rank = read_shape(field(self->messages, TENSOR, tensor, T_SHAPE), sizes);
+    if (rank < batched || !is_same(field(self->messages, TENSOR, tensor, T_DATATYPE), input->datatype))
         return 0;
     if (batched)
         rows = sizes[0];
     long long row = row_bytes(input, sizes + batched, rank - batched, batched);
     if (row < 0 || rows < 1 || (batched && (rows > self->max_batch || row == 0)))
         return 0;
-    Py_ssize_t size = length(field(self->messages, TENSOR, tensor, 3));
+    Py_ssize_t size = length(field(self->messages, TENSOR, tensor, T_DATA));
     if (size < 0 || size / rows != row || size % rows)
         return 0;
     *nbytes += size;
@@ -100,7 +100,7 @@ static long long rows_of(const PlainCheck *self, const struct input *input, PyOb
 
 static const struct input *find(const PlainCheck *self, PyObject *tensor, unsigned *seen)
 {
-    PyObject *name = Py_TYPE(tensor) == self->messages->types[TENSOR] ? field(self->messages, TENSOR, tensor, 0) : NULL;
+    PyObject *name = Py_TYPE(tensor) == self->messages->types[TENSOR] ? field(self->messages, TENSOR, tensor, T_NAME) : NULL;
     for (Py_ssize_t i = 0; name != NULL && i < self->count; i++)
         if (is_same(self->inputs[i].name, name)) {
             int again = *seen >> i & 1;
@@ -121,7 +121,7 @@ static int is_complete(const PlainCheck *self, unsigned seen)
 
 Py_ssize_t plain_rows(const PlainCheck *self, PyObject *request, Py_ssize_t *nbytes)
 {
-    PyObject *inputs = field(self->messages, REQUEST, request, 2), *outputs = field(self->messages, REQUEST, request, 3);
+    PyObject *inputs = field(self->messages, REQUEST, request, Q_INPUTS), *outputs = field(self->messages, REQUEST, request, Q_OUTPUTS);
     unsigned seen = 0;
     long long rows = self->max_batch ? 0 : 1;
     *nbytes = 0;

@@ -4,26 +4,6 @@
 
 #include <time.h>
 
-enum pending_field {
-    INFER_REQUEST,
-    ANSWERED,
-    DETACHED,
-    RESCHEDULED,
-    ACTIVITY,
-    ACCEPTED,
-    FAILED,
-    REPLY_SINK,
-    ROWS,
-    SHAPES,
-    CANCELLED,
-    ARRIVAL,
-    DISPATCH,
-    NBYTES,
-    COMPUTED,
-    RESPONSES,
-    PENDING_FIELDS
-};
-
 enum callable { SUBMIT, DELIVER, CANCEL, REFUSED, RECORD, READ, WRITE, SCHEDULER, QUEUE, IN_FLIGHT, DURATIONS, OBJECTS };
 
 typedef struct {
@@ -31,21 +11,15 @@ typedef struct {
     Messages *messages;
     PlainCheck *check;
     PyTypeObject *pending;
-    Py_ssize_t offsets[PENDING_FIELDS];
-    Py_ssize_t regions, trace, failure; /* of a request's and a response's fields */
+    Py_ssize_t offsets[P_SLOTS];
     PyObject *name, *version;
     PyObject *objects[OBJECTS];
     Py_ssize_t many; /* durations */
 } PlainRequests;
 
-static PyObject **place(const PlainRequests *self, PyObject *pending, enum pending_field number)
+static PyObject **place(const PlainRequests *self, PyObject *pending, int number)
 {
     return (PyObject **)((char *)pending + self->offsets[number]);
-}
-
-static PyObject *at(PyObject *object, Py_ssize_t offset)
-{
-    return *(PyObject **)((char *)object + offset);
 }
 
 static long long monotonic_ns(void)
@@ -61,19 +35,19 @@ static PyObject *new_pending(PlainRequests *self, PyObject *request, PyObject *s
     PyObject *pending = self->pending->tp_alloc(self->pending, 0);
     if (pending == NULL)
         return NULL;
-    static const enum pending_field false_ones[] = {ANSWERED, DETACHED, RESCHEDULED, ACCEPTED, FAILED, CANCELLED};
+    static const int false_ones[] = {P_ANSWERED, P_DETACHED, P_RESCHEDULED, P_ACCEPTED, P_FAILED, P_CANCELLED};
     for (size_t i = 0; i < sizeof false_ones / sizeof *false_ones; i++)
         *place(self, pending, false_ones[i]) = Py_NewRef(Py_False);
-    static const enum pending_field none_ones[] = {ACTIVITY, SHAPES, COMPUTED};
+    static const int none_ones[] = {P_ACTIVITY, P_SHAPES, P_COMPUTED};
     for (size_t i = 0; i < sizeof none_ones / sizeof *none_ones; i++)
         *place(self, pending, none_ones[i]) = Py_NewRef(Py_None);
-    *place(self, pending, INFER_REQUEST) = Py_NewRef(request);
-    *place(self, pending, REPLY_SINK) = Py_NewRef(sink);
-    *place(self, pending, RESPONSES) = Py_NewRef(self->objects[QUEUE]);
-    *place(self, pending, DISPATCH) = PyLong_FromLong(0);
-    *place(self, pending, ROWS) = PyLong_FromSsize_t(rows);
-    *place(self, pending, NBYTES) = PyLong_FromSsize_t(nbytes);
-    *place(self, pending, ARRIVAL) = PyLong_FromLongLong(monotonic_ns());
+    *place(self, pending, P_INFER) = Py_NewRef(request);
+    *place(self, pending, P_SINK) = Py_NewRef(sink);
+    *place(self, pending, P_RESPONSES) = Py_NewRef(self->objects[QUEUE]);
+    *place(self, pending, P_DISPATCH_NS) = PyLong_FromLong(0);
+    *place(self, pending, P_ROWS) = PyLong_FromSsize_t(rows);
+    *place(self, pending, P_NBYTES) = PyLong_FromSsize_t(nbytes);
+    *place(self, pending, P_ARRIVAL_NS) = PyLong_FromLongLong(monotonic_ns());
     if (PyErr_Occurred())
         Py_CLEAR(pending);
     return pending;
@@ -85,7 +59,7 @@ static void tell_refused(PlainRequests *self, PyObject *pending)
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
-    PyObject *arguments[] = {*place(self, pending, ARRIVAL), error};
+    PyObject *arguments[] = {*place(self, pending, P_ARRIVAL_NS), error};
     PyObject *told = PyObject_Vectorcall(self->objects[REFUSED], arguments, 2, NULL);
     if (told == NULL)
         PyErr_WriteUnraisable(self->objects[REFUSED]);
@@ -104,7 +78,7 @@ static PyObject *accept(PlainRequests *self, PyObject *pending)
     Py_DECREF(submitted);
     if (PySet_Add(self->objects[IN_FLIGHT], pending) < 0)
         return NULL;
-    Py_XSETREF(*place(self, pending, ACCEPTED), Py_NewRef(Py_True));
+    Py_XSETREF(*place(self, pending, P_ACCEPTED), Py_NewRef(Py_True));
     return PyMethod_New(self->objects[CANCEL], pending);
 }
 
@@ -132,7 +106,7 @@ static PyObject *read_plain(PlainRequests *self, PyObject *request, Py_ssize_t *
     *rows = Py_TYPE(request) == self->messages->types[REQUEST] ? plain_rows(self->check, request, nbytes) : 0;
     if (*rows == 0) /* before it is read, which Python does too */
         return NULL;
-    return at(request, self->regions) == Py_True ? try_call(self, READ, request, NULL) : Py_NewRef(request);
+    return field(self->messages, REQUEST, request, Q_REGIONS) == Py_True ? try_call(self, READ, request, NULL) : Py_NewRef(request);
 }
 
 static PyObject *submit(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
@@ -157,19 +131,19 @@ static int is_plain(const PlainRequests *self, PyObject *pending, PyObject *resp
 {
     if (Py_TYPE(pending) != self->pending || Py_TYPE(response) != self->messages->types[ANSWER])
         return 0;
-    PyObject *request = *place(self, pending, INFER_REQUEST);
+    PyObject *request = *place(self, pending, P_INFER);
     if (request == NULL || Py_TYPE(request) != self->messages->types[REQUEST])
         return 0;
-    PyObject *trace = at(request, self->trace);
+    PyObject *trace = field(self->messages, REQUEST, request, Q_TRACE);
     return trace != NULL && PyUnicode_CheckExact(trace) && PyUnicode_GET_LENGTH(trace) == 0 &&
-           *place(self, pending, ACTIVITY) == Py_None && *place(self, pending, REPLY_SINK) != NULL &&
-           field(self->messages, ANSWER, response, 5) == Py_True && at(response, self->failure) == Py_None;
+           *place(self, pending, P_ACTIVITY) == Py_None && *place(self, pending, P_SINK) != NULL &&
+           field(self->messages, ANSWER, response, A_FINAL) == Py_True && field(self->messages, ANSWER, response, A_FAILURE) == Py_None;
 }
 
 static int record(PlainRequests *self, PyObject *pending)
 {
-    long long arrival = PyLong_AsLongLong(*place(self, pending, ARRIVAL));
-    long long dispatch = PyLong_AsLongLong(*place(self, pending, DISPATCH));
+    long long arrival = PyLong_AsLongLong(*place(self, pending, P_ARRIVAL_NS));
+    long long dispatch = PyLong_AsLongLong(*place(self, pending, P_DISPATCH_NS));
     if (PyErr_Occurred())
         return -1;
     PyObject *arguments[] = {PyLong_FromLongLong(monotonic_ns() - arrival), PyLong_FromLongLong(dispatch - arrival)};
@@ -189,9 +163,9 @@ static int record(PlainRequests *self, PyObject *pending)
 /* Give a sink the response in the name of the model. */
 static PyObject *respond(PlainRequests *self, PyObject *pending, PyObject *response)
 {
-    PyObject *request = *place(self, pending, INFER_REQUEST), *sink = *place(self, pending, REPLY_SINK);
-    PyObject *values[] = {self->name, self->version, field(self->messages, ANSWER, response, 2),
-                          field(self->messages, REQUEST, request, 4), field(self->messages, ANSWER, response, 4)};
+    PyObject *request = *place(self, pending, P_INFER), *sink = *place(self, pending, P_SINK);
+    PyObject *values[] = {self->name, self->version, field(self->messages, ANSWER, response, A_OUTPUTS),
+                          field(self->messages, REQUEST, request, Q_ID), field(self->messages, ANSWER, response, A_PARAMETERS)};
     for (int i = 0; i < 5; i++)
         if (values[i] == NULL) {
             PyErr_SetString(PyExc_AttributeError, "a field has no value");
@@ -212,11 +186,11 @@ static PyObject *write_plain(PlainRequests *self, PyObject *pending, PyObject *r
 {
     if (!is_plain(self, pending, response))
         return NULL;
-    PyObject *request = *place(self, pending, INFER_REQUEST);
-    if (at(request, self->regions) != Py_True)
+    PyObject *request = *place(self, pending, P_INFER);
+    if (field(self->messages, REQUEST, request, Q_REGIONS) != Py_True)
         return Py_NewRef(response);
     /* The client of a cancelled request may already use its memory for something else. */
-    if (*place(self, pending, CANCELLED) != Py_False || PySet_Contains(self->objects[IN_FLIGHT], pending) != 1)
+    if (*place(self, pending, P_CANCELLED) != Py_False || PySet_Contains(self->objects[IN_FLIGHT], pending) != 1)
         return NULL;
     PyObject *written = try_call(self, WRITE, request, response);
     if (written != NULL && !is_plain(self, pending, written))
@@ -245,9 +219,9 @@ static PyObject *deliver(PlainRequests *self, PyObject *const *arguments, Py_ssi
 /* Send the response of a request that has none yet; 0 for one that is not plain. */
 static int answer(PlainRequests *self, PyObject *pending, PyObject *response)
 {
-    if (!is_plain(self, pending, response) || *place(self, pending, ANSWERED) != Py_False)
+    if (!is_plain(self, pending, response) || *place(self, pending, P_ANSWERED) != Py_False)
         return 0;
-    Py_SETREF(*place(self, pending, ANSWERED), Py_NewRef(Py_True));
+    Py_SETREF(*place(self, pending, P_ANSWERED), Py_NewRef(Py_True));
     PyObject *arguments[] = {pending, response};
     PyObject *done = deliver(self, arguments, 2);
     if (done == NULL) /* it must not block the others */
@@ -276,18 +250,8 @@ static PyObject *answer_all(PlainRequests *self, PyObject *const *arguments, Py_
 
 static int bind_pending(PlainRequests *self, PyObject *pending)
 {
-    static const char *const names[PENDING_FIELDS] = {
-        "infer", "answered",  "detached",   "rescheduled", "activity", "accepted", "failed",     "sink", "rows",
-        "shapes", "cancelled", "arrival_ns", "dispatch_ns", "nbytes",   "computed", "_responses"};
     self->pending = (PyTypeObject *)Py_NewRef(pending);
-    for (int i = 0; i < PENDING_FIELDS; i++)
-        if ((self->offsets[i] = named_offset(self->pending, names[i])) < 0)
-            return -1;
-    PyTypeObject **types = self->messages->types;
-    self->regions = named_offset(types[REQUEST], "regions");
-    self->trace = self->regions < 0 ? -1 : named_offset(types[REQUEST], "trace");
-    self->failure = self->trace < 0 ? -1 : named_offset(types[ANSWER], "failure");
-    return self->failure < 0 ? -1 : 0;
+    return find_slots(self->pending, P_NAMES, self->offsets, __FILE__);
 }
 
 static PyObject *new_plain_requests(PyTypeObject *type, PyObject *arguments, PyObject *names)

@@ -51,7 +51,7 @@ def test_requests_that_look_different_each_time_are_learned_a_few_times_only() -
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         extension.Patterns(int, InferRequest, InferResponse, encode_data)
     with pytest.raises(TypeError, match="has no slot 'name'"):
         extension.Patterns(type("Plain", (), {"name": ""}), InferRequest, InferResponse, encode_data)

@@ -363,7 +363,7 @@ def test_arguments_are_checked() -> None:
     parts: dict[str, Any] = dict.fromkeys(
         ("submit", "deliver", "cancel", "refused", "record", "read", "write", "scheduler", "responses"), print
     )
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         PlainRequests(messages, CHECKS[0][1], int, "m", "1", **parts, in_flight=set(), durations=None, many=2)
     compiled = Model().compiled
     for call in (compiled.submit, compiled.deliver, CHECKS[0][1].rows):

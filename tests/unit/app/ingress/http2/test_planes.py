@@ -385,5 +385,5 @@ def test_types_are_checked() -> None:
     compiled: Any = side.state.compiled
     with pytest.raises(TypeError):
         type(compiled)((int,), None, {}, None, b"", b"", 1, 1, 1, 1, 1, 1, 1)
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         type(compiled)((int,) * 11, None, {}, None, b"", b"", 1, 1, 1, 1, 1, 1, 1)

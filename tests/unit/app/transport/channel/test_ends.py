@@ -197,7 +197,7 @@ def test_arguments_are_checked() -> None:
     messages = python_messages()
     with pytest.raises(TypeError):
         extension.ServerEnd(messages, None, [], print, None, print, 1, 1, 1)
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         extension.ClientEnd(messages, None, {}, print, None, int, print, 1, 1)
     end = extension.ServerEnd(messages, None, {}, print, None, print, 1, 1, 1)
     for arguments in ((), (b"", 0), (b"", 0, 1), (b"", 1, 0), (b"", -1, 0), ("", 0, 0), (b"", "", 0)):

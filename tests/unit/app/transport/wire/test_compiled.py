@@ -232,13 +232,13 @@ def test_arguments_are_checked() -> None:
 def test_types_with_other_fields_are_refused() -> None:
     types = (Tensor, RequestedOutput, InferRequest, InferResponse, RegionSlice, print, print)
     limits = (1, 1, 1, 1)
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         extension.Messages(int, int, int, int, int, print, print, (), (), *limits)
     with pytest.raises(TypeError, match="has no slot 'name'"):
         extension.Messages(type("Plain", (), {"name": ""}), *types[1:], (), (), *limits)
     with pytest.raises(TypeError):
         extension.Messages(1, 2, 3, 4, 5, print, print, (), (), *limits)
-    with pytest.raises(AttributeError, match="unknown"):
+    with pytest.raises(TypeError, match="unknown"):
         extension.Messages(*types, ("unknown",), (), *limits)
     with pytest.raises(TypeError):
         extension.Messages(*types, (1,), (), *limits)

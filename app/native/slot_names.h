@@ -1,0 +1,73 @@
+/* Made by `python -m app.native.slots`. */
+#pragma once
+
+/* The rest of the meta of a request whose `regions` is true, and no other field behind the id is set. */
+#define WITH_REGIONS "\x80\x00\xc2\xc2\x00\x00\xa0\xc3\x90\xc2"
+enum { PLAIN_FIELDS = 5, ALL_FIELDS = PLAIN_FIELDS + 10 };
+
+/* Of each class: the places of its slots in what `find_slots` finds, and their names. */
+enum { MOST_SLOTS = 16 };
+
+/* app.core.tensors:Tensor */
+enum { T_NAME, T_DATATYPE, T_SHAPE, T_DATA, T_SLOTS };
+#define T_NAMES (const char *const[]){"name", "datatype", "shape", "data", NULL}
+
+/* app.core.tensors:RequestedOutput */
+enum { W_NAME, W_REGION, W_CLASSIFICATION, W_SLOTS };
+#define W_NAMES (const char *const[]){"name", "region", "classification", NULL}
+
+/* app.core.tensors:InferRequest */
+enum { Q_MODEL_NAME, Q_MODEL_VERSION, Q_INPUTS, Q_OUTPUTS, Q_ID, Q_REGIONS, Q_DEADLINE, Q_TRACE, Q_SLOTS };
+#define Q_NAMES (const char *const[]){"model_name", "model_version", "inputs", "outputs", "id", "regions", "deadline", \
+    "trace", NULL}
+
+/* app.core.tensors:InferResponse */
+enum { A_MODEL_NAME, A_MODEL_VERSION, A_OUTPUTS, A_ID, A_PARAMETERS, A_FINAL, A_FAILURE, A_SLOTS };
+#define A_NAMES (const char *const[]){"model_name", "model_version", "outputs", "id", "parameters", "final", \
+    "failure", NULL}
+
+/* app.ingress.http2.connection:Http2Connection */
+enum { C_READER, C_BLOCK, C_HEADERS, C_OUTPUT, C_STREAMS, C_LAST_STREAM, C_RECEIVED, C_DRAINING, C_SLOTS };
+#define C_NAMES (const char *const[]){"_reader", "_block", "_headers", "_output", "_streams", "_last_stream", \
+    "_received", "_draining", NULL}
+
+/* app.protocol.grpc.http2:FrameReader */
+enum { R_REST, R_MISSING, R_SLOTS };
+#define R_NAMES (const char *const[]){"_rest", "_missing", NULL}
+
+/* app.protocol.grpc.http2:HeaderReader */
+enum { H_KNOWN, H_SLOTS };
+#define H_NAMES (const char *const[]){"_known", NULL}
+
+/* app.ingress.http2.stream:Output */
+enum { O_FRAMES, O_WINDOW, O_INITIAL_WINDOW, O_FRAME_SIZE, O_WAITING, O_KEEPALIVE, O_STREAMS, O_CORKED, O_ON_IDLE,
+    O_LOOP, O_SLOTS };
+#define O_NAMES (const char *const[]){"frames", "window", "initial_window", "frame_size", "waiting", "keepalive", \
+    "streams", "corked", "on_idle", "_loop", NULL}
+
+/* app.protocol.grpc.http2:Keepalive */
+enum { K_SENT, K_HEARD, K_SECOND, K_COUNTS, K_SLOTS };
+#define K_NAMES (const char *const[]){"sent", "heard", "_second", "_counts", NULL}
+
+/* app.ingress.http2.stream:Stream */
+enum { S_OUTPUT, S_ID, S_RECEIVER, S_WINDOW, S_RECEIVED, S_CREDIT, S_ENDED, S_OVER, S_QUEUE, S_TRAILERS, S_DRAINED,
+    S_SLOTS };
+#define S_NAMES (const char *const[]){"_output", "id", "receiver", "window", "received", "_credit", "ended", "over", \
+    "queue", "trailers", "_drained", NULL}
+
+/* app.ingress.http2.call:UnaryCall */
+enum { U_STATE, U_STREAM, U_HEAD, U_READER, U_BUFFERED, U_HEADERS_SENT, U_OVER, U_TIMER, U_DEADLINE, U_HANDLER,
+    U_MESSAGE, U_ON_CANCEL, U_SLOTS };
+#define U_NAMES (const char *const[]){"_state", "_stream", "_head", "_reader", "_buffered", "_headers_sent", "over", \
+    "_timer", "deadline", "_handler", "_message", "on_cancel", NULL}
+
+/* app.transport.channel.client:ChannelCall */
+enum { L_CHANNEL, L_STREAM, L_SINK, L_REQUEST_ID, L_BUCKET, L_SLOTS };
+#define L_NAMES (const char *const[]){"channel", "_stream", "sink", "request_id", "bucket", NULL}
+
+/* deployments.execution.queued_request:QueuedRequest */
+enum { P_INFER, P_ANSWERED, P_DETACHED, P_RESCHEDULED, P_ACTIVITY, P_ACCEPTED, P_FAILED, P_SINK, P_ROWS, P_SHAPES,
+    P_CANCELLED, P_ARRIVAL_NS, P_DISPATCH_NS, P_NBYTES, P_COMPUTED, P_RESPONSES, P_SLOTS };
+#define P_NAMES (const char *const[]){"infer", "answered", "detached", "rescheduled", "activity", "accepted", \
+    "failed", "sink", "rows", "shapes", "cancelled", "arrival_ns", "dispatch_ns", "nbytes", "computed", "_responses", \
+    NULL}
