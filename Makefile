@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models native test lint types test-unit test-contract test-engine test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
+.PHONY: serve models native test lint types test-unit test-contract test-engine test-python test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -45,10 +45,11 @@ build/.native: $(VENV)/.installed $(NATIVE_INPUTS)
 
 # In processes of their own: the server of the contract suite must not idle beside those of the cluster suite.
 # Only the tests without a server run beside each other: those of a server depend on how long things take, and of them
-# the contract suite so little that the types may be checked beside it.
+# the contract suite so little that the types may be checked beside it, and the same requests be sent to Python's data
+# plane: that of the engine, which starts at once.
 test: lint models
 	$(BIN)/python -m pytest -n 2 --dist loadfile --hypothesis-profile=quick $(wildcard tests/unit tests/fuzz)
-	$(MAKE) -j 2 --output-sync=target types test-contract
+	$(MAKE) -j 2 --output-sync=target test-contract types test-python
 	$(BIN)/python -m pytest $(wildcard tests/cluster)
 
 test-contract: $(VENV)/.installed-test models
@@ -57,6 +58,10 @@ test-contract: $(VENV)/.installed-test models
 # The same requests to the engine, which serves the same models in one process without Ray (`nereid dev`).
 test-engine: $(VENV)/.installed-test models
 	NEREID_TEST_ENGINE=1 $(BIN)/python -m pytest $(wildcard tests/contract)
+
+# The same without what is compiled.
+test-python: $(VENV)/.installed-test models
+	NEREID_TEST_ENGINE=1 NEREID_TEST_FLAGS=--data-plane=python $(BIN)/python -m pytest $(wildcard tests/contract)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

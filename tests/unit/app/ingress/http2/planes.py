@@ -222,8 +222,11 @@ def seen_stream(stream: Stream) -> object:
 
 
 def plain(request: InferRequest) -> object:
-    """Return a request without its deadline, which is of the machine's clock, and with its data as bytes."""
-    inputs = [(t.name, t.datatype, t.shape, type(t.data), bytes(t.data)) for t in request.inputs]
+    """Return a request without its deadline, which is of the machine's clock, and with its data as bytes.
+
+    C has a view of some that Python copies.
+    """
+    inputs = [(t.name, t.datatype, t.shape, bytes(t.data)) for t in request.inputs]
     others = [
         getattr(request, name) for name in request.__struct_fields__ if name not in ("inputs", "deadline")
     ]
