@@ -1,1 +1,20 @@
-"""The part of the data plane that is compiled, from C: `extension`, which an installation may lack."""
+"""The compiled part of the data plane: C that does what Python beside it does, for most requests.
+
+Python is the reference: it does everything, and all of it where C is not compiled or not wanted. C reads what
+it knows, and leaves the rest to Python before it has changed anything, so that there is one judge of it.
+
+Where C takes over, functions of Python are not called, and a breakpoint in them is not hit: **run with
+`--data-plane=python` to debug**. The method `use_compiled` of a class puts C there, where it is no argument:
+
+- `HttpConnection`, by the recogniser of its `HttpState`: `Patterns.match` and `Matched` in place of `_parse`,
+  `InferRoute` and `ResponseWriter`.
+- `Http2Connection`, by `compiled` of its `Http2State`: `UnaryCalls.receive` in place of `_on_frame`, `Stream`
+  and `UnaryCall`.
+- `GrpcFront`: `UnaryCalls.sink` in place of `_respond`, `InferRequests.read` in place of `decode_request`.
+- `Connection` of a channel: `ClientEnd` in place of `Channel.submit` and `_response_received`, `ServerEnd` in
+  place of `_request_received` and `_reply`.
+- `ServedModel` with its `ResponseQueue`: `PlainRequests` in place of `submit`, `_deliver` and `reply_each`.
+
+What C keeps of requests that it has seen is learned in Python, under `not_learned` (`learning.py`): an
+exception there ends nothing. The slots of Python's objects into which it reaches are in `slots.py`.
+"""

@@ -121,6 +121,12 @@ class ResponseQueue:
         self._flush_scheduled = False
         self._thread = threading.local()
 
+    def use_compiled(
+        self, deliver: Callable[[QueuedRequest, InferResponse], None], answer_all: ReplyAll
+    ) -> None:
+        """Have C deliver responses, and send those of a batch; see `app/native/__init__.py`."""
+        self.deliver, self.answer_all = deliver, answer_all
+
     def put(self, request: QueuedRequest, response: InferResponse) -> None:
         """Queue a response; from any thread."""
         self._responses.append((request, response))

@@ -44,7 +44,7 @@ class ServedModel:
         compiled: makes the compiled way of plain requests; None where Python does all.
 
     Attributes:
-        accept: `submit`, or its compiled form.
+        accept: `submit`, or what C has in its place (`use_compiled`).
     """
 
     def __init__(
@@ -77,22 +77,26 @@ class ServedModel:
         """Requests whose first response is still to be timed."""
         self.accept: Callable[[InferRequest, Sink], Cancel] = self.submit
         if compiled is not None and self._is_plain:
-            requests = compiled(
-                submit=self.submit,
-                deliver=self._deliver,
-                cancel=self._cancel,
-                refused=self._count_refusal,
-                record=statistics.record_success,
-                read=read_inputs,
-                write=write_outputs,
-                scheduler=scheduler,
-                responses=self._responses,
-                in_flight=self._in_flight,
-                durations=statistics.new_durations,
-                many=MANY,
-            )
-            self.accept, self._responses.deliver = requests.submit, requests.deliver
-            self._responses.answer_all = requests.answer_all
+            self.use_compiled(compiled)
+
+    def use_compiled(self, make: Make) -> None:
+        """Have plain requests go past `submit` and `_deliver`, through C; see `app/native/__init__.py`."""
+        requests = make(
+            submit=self.submit,
+            deliver=self._deliver,
+            cancel=self._cancel,
+            refused=self._count_refusal,
+            record=self.statistics.record_success,
+            read=read_inputs,
+            write=write_outputs,
+            scheduler=self.scheduler,
+            responses=self._responses,
+            in_flight=self._in_flight,
+            durations=self.statistics.new_durations,
+            many=MANY,
+        )
+        self.accept = requests.submit
+        self._responses.use_compiled(requests.deliver, requests.answer_all)
 
     @property
     def _is_plain(self) -> bool:

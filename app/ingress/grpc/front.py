@@ -62,7 +62,7 @@ class GrpcFront:
         self._elsewhere = elsewhere
         self._data_plane = data_plane
         self._decode = request_decoder(data_plane)
-        self._sink: MakeSink = partial
+        self._make_sink: MakeSink = partial
         self._send_buffers = send_buffers or SendBufferLimit()
         self._observer = observer or Observer(LiveSettings())
         self._service = service
@@ -102,10 +102,14 @@ class GrpcFront:
             *(self._settings.http2, openers, restricted),
             *(self._send_buffers, self._data_plane, self._elsewhere),
         )
+        self.use_compiled(server)
+        return server
+
+    def use_compiled(self, server: Http2Server) -> None:
+        """Have C write most responses in place of `_respond`, if it may; see `app/native/__init__.py`."""
         compiled = server.state.compiled
         if compiled is not None and not server.state.compresses:
-            self._sink = compiled.sink
-        return server
+            self._make_sink = compiled.sink
 
     @property
     def connections(self) -> int:
@@ -159,7 +163,7 @@ class GrpcFront:
             entry = service.resolve_single(request.model_name, request.model_version, _UNARY)
             if entry.split is not None:
                 request = heed_headers(entry.split, request, _text_metadata(call))
-            sink = self._sink(self._respond, call, entry, request)
+            sink = self._make_sink(self._respond, call, entry, request)
             if origin is None:
                 call.on_cancel = service.submit(entry, request, sink).cancel
             else:

@@ -1,4 +1,4 @@
-"""Patterns of requests that differ only in their id and tensors, to recognise them without parsing.
+"""Patterns of requests that differ only in their id and tensors, for C to recognise them without parsing.
 
 A request that has the same bytes as a known one, but for what is in the holes, is read the same way: a hole
 is one string or one array of the JSON, whole, and two probes have shown that what is in it becomes the id, or

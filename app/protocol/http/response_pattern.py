@@ -1,4 +1,4 @@
-"""Patterns of responses that differ only in their id and the contents of their tensors."""
+"""Patterns of responses that differ only in their id and the data of their tensors, for C to write them."""
 
 from typing import Final, NamedTuple
 

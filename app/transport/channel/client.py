@@ -101,8 +101,7 @@ class Channel(Connection):
         self._controls: dict[int, asyncio.Future[Any]] = {}
         self._deadlines = Deadlines(self._loop, settings.deadline_grace, self._expired)
         self._end = client_end(self, self._loop, self._calls, self._deadlines, ChannelCall, no_sink)
-        if self._end is not None:
-            self._out, self._take = self._end, self._end.take
+        self.use_compiled(self._end)
 
     @property
     def awaits_more(self) -> bool:

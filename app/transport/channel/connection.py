@@ -54,9 +54,9 @@ class Connection(asyncio.BufferedProtocol):
     that caused them, or else in a callback at the next iteration. Not thread-safe, except that arena views
     may be dropped in any thread.
 
-    Where the extension is compiled, a subclass has an end of it (`ClientEnd`, `ServerEnd`) in place of the
-    `SendQueue`, which handles most small messages alone; a frame that it leaves, and those received with it
-    that follow, are handled here.
+    Where the extension is compiled, a subclass has an end of it (`use_compiled`) in place of the `SendQueue`,
+    which handles most small messages alone; a frame that it leaves, and those received with it that follow,
+    are handled here.
 
     Attributes:
         on_frame: the method that handles a kind of frame; subclasses add the kinds that they receive.
@@ -99,6 +99,11 @@ class Connection(asyncio.BufferedProtocol):
         self._trim_timer: asyncio.TimerHandle | None = None
         self._trim_mark = 0
         self._cause: BaseException | None = None
+
+    def use_compiled(self, end: "ClientEnd | ServerEnd | None") -> None:
+        """Have an end of the extension, if any, handle what it knows; see `app/native/__init__.py`."""
+        if end is not None:
+            self._out, self._take = end, end.take
 
     @property
     def awaits_more(self) -> bool:

@@ -71,9 +71,7 @@ class _ServerConnection(Connection):
         self._streams: dict[int, Cancel] = {}
         self._controls = Tasks()
         self._reading = True
-        end = server_end(self, self._loop, self._streams, self._handler, cancel_nothing)
-        if end is not None:
-            self._out, self._take = end, end.take
+        self.use_compiled(server_end(self, self._loop, self._streams, self._handler, cancel_nothing))
 
     @property
     def outstanding(self) -> int:
