@@ -151,7 +151,7 @@ def _add_option(options: dict[str, str], key: str, value: str, entry: str) -> No
     if key not in options:
         raise _unknown(key, entry, options)
     if key.startswith("bsp_"):
-        whole_number(value, 1, _not_in(entry))
+        whole_number(value, 0 if key == "bsp_schedule_delay" else 1, _not_in(entry))
     options[key] = f"{options[key]},{value}" if key == "resource" and options[key] else value
 
 

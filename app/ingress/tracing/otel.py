@@ -29,6 +29,9 @@ _SDK: Final = logging.getLogger("opentelemetry")
 _TEXTS: Final = {"Queue full, dropping Span.": "BatchSpanProcessor queue is full - dropping span."}
 """What Triton's SDK says, by what this one says."""
 
+_IDLE_MS: Final = 1000
+"""How long the SDK's thread sleeps where each span wakes it."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -59,14 +62,16 @@ class Telemetry:
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": "triton-inference-server", **attributes})
         )
-        queue = int(options["bsp_max_queue_size"])
+        queue, delay = int(options["bsp_max_queue_size"]), int(options["bsp_schedule_delay"])
+        # Without a delay no span waits for others.
+        batch = int(options["bsp_max_export_batch_size"]) if delay else 1
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 exporter,
                 max_queue_size=queue,
-                schedule_delay_millis=int(options["bsp_schedule_delay"]),
-                # tritonserver accepts more than fits the queue; this processor would not
-                max_export_batch_size=min(queue, int(options["bsp_max_export_batch_size"])),
+                # tritonserver accepts no delay, and more than fits the queue; this processor would not
+                schedule_delay_millis=delay or _IDLE_MS,
+                max_export_batch_size=min(queue, batch),
             )
         )
         self._tracer = self._provider.get_tracer("triton-server")

@@ -19,6 +19,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, Tr
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.settings.errors import SettingsError
 from app.settings.load import from_args
+from tests.server import wait_until
 from tests.unit.app.ingress.tracing.observed import observe
 
 PARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
@@ -84,6 +85,13 @@ def test_queue_may_be_smaller_than_a_batch(collector: Collector) -> None:
     infer(watch)
     watch.close()
     assert len(collector.spans()) == 3
+
+
+def test_export_without_a_delay(collector: Collector) -> None:
+    watch = observer(collector, "rate=1", "opentelemetry,bsp_schedule_delay=0")
+    infer(watch)
+    wait_until(lambda: len(collector.spans()) == 3, 3, "it is exported")  # the default delay is 5 s
+    watch.close()
 
 
 def test_the_sdk_speaks_in_the_log(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
