@@ -26,7 +26,7 @@ from deployments.model_process.calls import HOST_SETTINGS
 from deployments.model_process.handle_channel import HandleChannel
 from deployments.model_process.requests import HostHandler
 from deployments.model_process.run import Run
-from deployments.model_process.start import Start
+from deployments.model_process.start_message import Start
 from deployments.replica.replica import Place
 from deployments.spec import Description, ModelSpec
 

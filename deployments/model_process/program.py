@@ -30,7 +30,7 @@ from app.transport.event_loop_thread import LoopThread
 from deployments.execution.instance_thread import record_activity_in
 from deployments.model_process.activity import Activity
 from deployments.model_process.calls import FOREVER_S, HOST_SETTINGS, HostCluster
-from deployments.model_process.start import Start
+from deployments.model_process.start_message import Start
 from deployments.replica.replica import Replica
 from deployments.scheduling.dynamic.serve_batch import without_serve
 from deployments.spec import ModelSpec

@@ -12,7 +12,8 @@ from app.core.errors import internal
 from app.core.processes import stat_fields
 from app.transport.channel.peer_process import ending
 from deployments.model_process.output import Output
-from deployments.model_process.start import Start, Started, start_process
+from deployments.model_process.start import Started, start_process
+from deployments.model_process.start_message import Start
 from deployments.spec import ModelSpec
 
 _OUTPUT_S: Final = 1.0

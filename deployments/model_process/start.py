@@ -9,15 +9,13 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-import msgspec
-
 from app.core.encoding import to_msgpack
 from app.core.installation import SERVER_PYTHON
 from app.core.unix_sockets import listen_unix
 from app.ray_adapter.local.model_environment import model_environment, model_umask
 from deployments.model_process import fork_server
 from deployments.model_process.fork_server import PID_BYTES, TITLE
-from deployments.replica.replica import Place
+from deployments.model_process.start_message import Start
 
 _TITLE: Final = " " * 256
 """Room for the title of a process, which is written over its arguments."""
@@ -28,24 +26,6 @@ _READY_S: Final = 10.0
 """For one that has imported all."""
 _PEER: Final = Struct("iII")
 _IDLE_S: Final = 30.0
-
-
-class Start(msgspec.Struct, frozen=True):
-    """What the process is told first.
-
-    Attributes:
-        spec: the serialised `ModelSpec`, whose files are on this node.
-        place: where it is to listen.
-        host: the address of the replica that has started it.
-        host_pid: the process of that replica, whose memory counts as the model's.
-        restarts: how often processes before it have ended unexpectedly.
-    """
-
-    spec: bytes
-    place: Place
-    host: str
-    host_pid: int
-    restarts: int
 
 
 class Started(NamedTuple):

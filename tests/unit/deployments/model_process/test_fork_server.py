@@ -20,7 +20,8 @@ import pytest
 from deployments.model_process import fork_server
 from deployments.model_process import start as starts
 from deployments.model_process.activity import Activity
-from deployments.model_process.start import Start, Started, start_process
+from deployments.model_process.start import Started, start_process
+from deployments.model_process.start_message import Start
 from deployments.replica.replica import Place
 from tests.unit.deployments.model_process.process_bench import alive, servers, until
 

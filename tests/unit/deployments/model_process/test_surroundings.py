@@ -10,6 +10,7 @@ import pytest
 from app.core.errors import InferError
 from deployments.model_process import fork_server, start
 from deployments.model_process.run import Run
+from deployments.model_process.start_message import Start
 from deployments.replica.replica import Place
 from deployments.spec import ModelSpec
 
@@ -27,7 +28,7 @@ def test_variables_and_the_folder_may_be_any_bytes(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(start, "_ask", ask)
     place = Place("n", str(tmp_path), "127.0.0.1")
-    start.start_process("m \ud83d", start.Start(b"", place, "unix:/h", 1, 0), 0, "/")
+    start.start_process("m \ud83d", Start(b"", place, "unix:/h", 1, 0), 0, "/")
     directory, _, environment, name, told = fork_server._decode(asked[0])
     assert directory == folder and environment[b"ODD"] == b"\xff" and b"RAY_ODD" not in environment
     assert isinstance(name, str) and isinstance(told, bytes)
@@ -46,7 +47,7 @@ def test_servers_of_one_user_have_fork_servers_of_their_own(monkeypatch: pytest.
     for key in (b"a" * 32, b"b" * 32, b"a" * 32):
         spec = ModelSpec("m", 1, "", b"", "m:1", "", key, "/sockets")
         with pytest.raises(InferError, match="unable to start a process for model 'm'"):
-            Run.start(spec, start.Start(b"", Place("n", "", "127.0.0.1"), "unix:/h", 1, 0), 0)
+            Run.start(spec, Start(b"", Place("n", "", "127.0.0.1"), "unix:/h", 1, 0), 0)
     one, other, again = asked
     assert one == again != other
     assert os.path.dirname(one) == "/sockets" and b"a" * 8 not in os.fsencode(one)
