@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 
 class Queued(Protocol):
@@ -36,6 +36,9 @@ class BatchDecision(NamedTuple):
     reason: str = ""
 
 
+_LONE: Final = BatchDecision(1, 1, 0, "idle")
+
+
 def decide_batch(
     policy: BatchPolicy, queue: Sequence[Q], now_ns: int, includes: Callable[[Q], bool] | None = None
 ) -> BatchDecision:
@@ -46,10 +49,9 @@ def decide_batch(
     or when nothing more can join, all of them are; otherwise wait. A custom strategy (`includes`)
     may exclude any request but the first.
     """
-    sizes = policy.preferred or (policy.max_rows,)
-    first = queue[0]
-    if len(queue) == 1 and first.rows < sizes[0] and includes is None and not policy.max_delay_ns:
-        return BatchDecision(1, first.rows, 0, "idle")  # by far the most frequent
+    first, sizes = queue[0], policy.preferred or (policy.max_rows,)
+    if len(queue) == 1 == first.rows < sizes[0] and includes is None and not policy.max_delay_ns:
+        return _LONE  # by far the most frequent
     rows = count = preferred_rows = preferred_count = 0
     closed = False
     for request in queue:
