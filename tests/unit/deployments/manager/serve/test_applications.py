@@ -17,6 +17,7 @@ from app.core.errors import InferError
 from app.core.identifiers import application_name, base_name
 from app.ray_adapter import applications as adapter
 from app.ray_adapter.replicas import ReplicaAddress
+from deployments import stand_in
 from deployments.manager.serve import applications
 from deployments.manager.serve.applications import (
     ModelApplication,
@@ -134,7 +135,10 @@ class FakeServe:
         self.deployed: list[str] = []
         self.status: Any = None
         self.message = ""
+        self.own = "RUNNING"
         self.replicas: ReplicaList | None = None
+        monkeypatch.setattr(applications, "replica_deployment", lambda: ("manager", "nereid"))
+        monkeypatch.setattr(stand_in, "_modules", [__name__])
         monkeypatch.setattr(applications, "watch_replicas", self.listing)
         monkeypatch.setattr(applications, "_STATUS_S", 0.001)
         monkeypatch.setattr(serve, "run_many", self.run_many)
@@ -153,7 +157,8 @@ class FakeServe:
     def ask(self) -> Any:
         deployments = {"m": SimpleNamespace(message=self.message, replica_states={"RUNNING": 2})}
         found = SimpleNamespace(status=self.status, message="", deployments=deployments)
-        return SimpleNamespace(applications={} if self.status is None else {"m:1": found})
+        own = {"nereid": SimpleNamespace(status=self.own)}
+        return SimpleNamespace(applications=own if self.status is None else {**own, "m:1": found})
 
     def list_replicas(self, count: int) -> None:
         assert self.replicas is not None
@@ -288,6 +293,15 @@ async def test_deploy_fails_when_serve_reports_failure(fake: FakeServe, status: 
     fake.status, fake.message = status, "it died\nof a signal"
     with pytest.raises(InferError, match="the replica of model 'm' could not start: of a signal"):
         await deploy(SPEC)
+
+
+async def test_a_replica_that_ends_with_the_server_has_not_failed_to_load(fake: FakeServe) -> None:
+    fake.status, fake.own = "DELETING", "DELETING"
+    deploying = asyncio.create_task(deploy(SPEC))
+    await until(lambda: bool(fake.deployed))
+    await asyncio.wait([deploying], timeout=0.05)
+    assert not deploying.done(), "it would reject the version"
+    deploying.cancel()
 
 
 async def test_deploy_says_how_a_replica_died(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
