@@ -39,7 +39,7 @@ from benchmarks.tools import ROOT
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import load_model
 from deployments.scheduling.dynamic.serve_batch import without_serve
-from deployments.spec import ModelSpec
+from deployments.spec import ModelSpec, ReplicaSettings
 
 KEY = b"a key for one process, 32 bytes."
 NODE = "this-node"
@@ -88,8 +88,8 @@ class OneProcess:
             config.dynamic_batching.SetInParent()
             shutil.copy(PYTHON_MODEL, directory / "1")
         config = normalise(config)
-        model = MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY, ""
-        spec = ModelSpec(*model, transport=self._transport)
+        model = MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY
+        spec = ModelSpec(*model, server=ReplicaSettings(transport=self._transport))
         self._served = load_model(spec, self._replica, without_serve)
         addresses = self._replica.call(self._listen(directory))
         self._fronts: list[Front] = []

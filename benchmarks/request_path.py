@@ -80,7 +80,7 @@ def _spec(model: str, directory: Path, data_plane: str) -> Any:
     from backends.registry.configuration import normalise
     from benchmarks.one_process import KEY
     from benchmarks.workloads import read_config
-    from deployments.spec import ModelSpec
+    from deployments.spec import ModelSpec, ReplicaSettings
 
     examples = ROOT / "model_repository"
     config = read_config(examples, model)
@@ -94,8 +94,7 @@ def _spec(model: str, directory: Path, data_plane: str) -> Any:
         application=f"{model}:1",
         fingerprint="",
         key=KEY,
-        socket_directory="",
-        transport=TransportSettings(data_plane=data_plane),
+        server=ReplicaSettings(transport=TransportSettings(data_plane=data_plane)),
     )
 
 

@@ -47,7 +47,7 @@ def options(spec: ModelSpec) -> dict[str, Any]:
         "max_ongoing_requests": 1024,
         "max_queued_requests": _QUEUED + spec.revision,
         "health_check_period_s": 1,
-        "health_check_timeout_s": spec.transport.peer_timeout / HEALTH_CHECKS,
+        "health_check_timeout_s": spec.server.transport.peer_timeout / HEALTH_CHECKS,
         "graceful_shutdown_wait_loop_s": 0.1,
         "graceful_shutdown_timeout_s": 90,
     }

@@ -20,6 +20,85 @@ LOAD: Final = "load"
 """The control verb by which the manager reads the `ReplicaLoad` of a replica of a scaled model."""
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """Bounds of a model's queue; the names are those of the server's settings, as in all sections.
+
+    Attributes:
+        max_queue_s: the longest expected wait; 0 for no limit.
+        learn_max_queue: whether to learn from clients that leave how long they wait.
+    """
+
+    max_pending_requests: int = 65536
+    max_pending_bytes: int = 4 << 30
+    max_queue_s: float = 0.0
+    learn_max_queue: bool = True
+
+
+class Backends(msgspec.Struct, frozen=True):
+    """How models are executed.
+
+    Attributes:
+        directory: the directory of further backends; "" for none.
+        config: `--backend-config` settings by backend, those for all backends under "".
+        max_execution_s: the time limit of executions, unless the model has one; 0 for none.
+    """
+
+    directory: str = ""
+    config: dict[str, dict[str, str]] = {}
+    max_execution_s: float = 0.0
+
+    @property
+    def path(self) -> Path | None:
+        """`directory` as a path; None for none."""
+        return Path(self.directory) if self.directory else None
+
+    def settings(self, *backends: str) -> dict[str, str]:
+        """Merge the settings of all backends and of these; earlier ones come first."""
+        names = ("", *reversed(backends))
+        return {key: value for name in names for key, value in self.config.get(name, {}).items()}
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """What is kept of durations."""
+
+    summaries: bool = False
+    histograms: bool = False
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Where replicas are, and what instances get of a node.
+
+    Attributes:
+        channel_address: the address to listen on, or "node".
+        socket_directory: the directory of unix sockets, private to this user.
+        host_policies: the settings of host policies by name.
+        rate_limits: explicit counts of resources, see `app/core/config/rate_limit.py`; None without limits.
+    """
+
+    channel_address: str = "127.0.0.1"
+    socket_directory: str = ""
+    host_policies: dict[str, dict[str, str]] = {}
+    rate_limits: dict[int, dict[str, int]] | None = None
+
+
+class ReplicaSettings(msgspec.Struct, frozen=True):
+    """What a replica needs of the server's settings, in sections.
+
+    Attributes:
+        transport: the limits of channels.
+        auto_complete: whether the backend completes the configuration.
+        cache_bytes: the size limit of local copies of remote models, and of Python environments.
+    """
+
+    limits: Limits = Limits()
+    backends: Backends = Backends()
+    metrics: Metrics = Metrics()
+    placement: Placement = Placement()
+    transport: TransportSettings = TransportSettings()
+    auto_complete: bool = True
+    cache_bytes: int = 1 << 40
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """Everything a replica needs; a constructor argument of its deployment.
 
@@ -32,32 +111,17 @@ class ModelSpec(msgspec.Struct, frozen=True):
         application: the Serve application of this load.
         fingerprint: a digest of the version's files.
         key: the cluster's channel secret.
-        socket_directory: the directory of unix sockets, private to this user.
-        auto_complete: whether the backend completes the configuration.
-        backend_directory: the directory of further backends; "" for none.
-        backend_config: `--backend-config` settings by backend, those for all backends under "".
+        server: the sections of the server's settings.
         cache_config: `--cache-config` settings by cache.
         gpus: the CUDA ordinals of the cluster's nodes.
-        channel_address: the address to listen on, or "node".
-        max_pending_requests: the longest queue.
-        max_pending_bytes: the bytes of the requests in the queue.
-        max_queue_s: the longest expected wait in the queue; 0 for no limit.
-        learn_max_queue: whether to learn from clients that leave how long they wait.
-        transport: the limits of channels.
-        summaries: whether to keep summaries of durations.
-        histograms: whether to keep histograms of durations.
         bundle: the digest of the files of a load request; "" without them.
         manager: the application of the manager.
         origin: the address of the model in a remote repository; "" for a local one.
         cache_directory: the directory of local copies of a remote model.
-        cache_bytes: the size limit of that directory and of Python environments.
         override: the configuration of that request as JSON, if it gave no files; replicas do not read it.
         override_files: a digest of the model's files then; the override is kept until one of them is written.
         namespace: the model's namespace, with `--model-namespacing`.
         log: the log settings, until an ingress sends others.
-        rate_limits: explicit counts of resources, see `app/core/config/rate_limit.py`; None without limits.
-        host_policy: the settings of host policies by name.
-        max_execution_s: the time limit of executions, unless the model has one; 0 for none.
         revision: the number of changes of the instances since the load.
         replicas: those of a scaled model that served when this was deployed; 0 for none.
         percent: of the model's requests that it was to get when this was deployed; 100 without a rollout.
@@ -71,32 +135,17 @@ class ModelSpec(msgspec.Struct, frozen=True):
     application: str
     fingerprint: str
     key: bytes
-    socket_directory: str
-    auto_complete: bool = True
-    backend_directory: str = ""
-    backend_config: dict[str, dict[str, str]] = {}
+    server: ReplicaSettings = ReplicaSettings()
     cache_config: dict[str, dict[str, str]] = {}
     gpus: tuple[int, ...] = ()
-    channel_address: str = "127.0.0.1"
-    max_pending_requests: int = 65536
-    max_pending_bytes: int = 4 << 30
-    max_queue_s: float = 0.0
-    learn_max_queue: bool = True
-    transport: TransportSettings = TransportSettings()
-    summaries: bool = False
-    histograms: bool = False
     bundle: str = ""
     manager: str = PROGRAM
     origin: str = ""
     cache_directory: str = ""
-    cache_bytes: int = 1 << 40
     override: str = ""
     override_files: str = ""
     namespace: str = ""
     log: LogConfig = LogConfig()
-    rate_limits: dict[int, dict[str, int]] | None = None
-    host_policy: dict[str, dict[str, str]] = {}
-    max_execution_s: float = 0.0
     revision: int = 0
     replicas: int = 0
     percent: float = 100.0
@@ -108,19 +157,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
         return bool(self.override or self.bundle)
 
     @property
-    def backend_path(self) -> Path | None:
-        """`backend_directory` as a path; None for none."""
-        return Path(self.backend_directory) if self.backend_directory else None
-
-    @property
     def model_folders(self) -> tuple[Path, Path]:
         """The version's directory and the model's."""
         return Path(self.directory) / str(self.version), Path(self.directory)
-
-    def settings(self, *backends: str) -> dict[str, str]:
-        """Merge the `--backend-config` settings of all backends and of these; earlier ones come first."""
-        names = ("", *reversed(backends))
-        return {key: value for name in names for key, value in self.backend_config.get(name, {}).items()}
 
     @property
     def identifier(self) -> str:

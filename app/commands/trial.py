@@ -96,11 +96,12 @@ class Trial:
         if not candidate.template.origin:
             check_agents(candidate.config, candidate.entry.directory, version)
         spec, config = candidate.template, normalise(candidate.config, self._catalog.gpus)
-        model = Model(config, version, candidate.entry.directory, spec.settings(config.backend))
+        settings = spec.server.backends.settings(config.backend)
+        model = Model(config, version, candidate.entry.directory, settings)
         self._warnings.setdefault(candidate.name, []).extend(_doubtful(candidate.config))
         kind, elsewhere = self._backend(model, candidate)
         loads = not spec.origin and kind.inspect(model) and not elsewhere
-        if loads and spec.auto_complete:
+        if loads and spec.server.auto_complete:
             model.config = normalise(kind.auto_complete(model), self._catalog.gpus)
         described = loads or bool(config.input and config.output)
         if described:
@@ -114,13 +115,13 @@ class Trial:
     def _backend(self, model: Model, candidate: Candidate) -> tuple[type[Backend], bool]:
         """Return the class of a model's backend, and whether another environment executes it."""
         spec, folders = candidate.template, (model.version_directory, model.directory)
-        place = BackendPlace.of(model.config, spec.backend_path, folders)
+        place = BackendPlace.of(model.config, spec.server.backends.path, folders)
         model.common_file = place.python_file
         if runs_elsewhere(place, model.backend_config):
             chosen(model, installs=False)
             return hosted_backend(model.config.backend), True
         if model.common_file:
-            model.backend_config = spec.settings(model.config.backend, "python")
+            model.backend_config = spec.server.backends.settings(model.config.backend, "python")
         if unlike := look(model).unlike:
             self._warnings[candidate.name].append(unlike)
         return find_backend(place), False

@@ -8,7 +8,7 @@ from backends.python.api.calls import executing
 from deployments.bls.service import Connection, ModelCalls
 from deployments.spec import ModelSpec
 
-_NO_MODEL: Final = ModelSpec("", 0, "", b"", "", "", b"", "")
+_NO_MODEL: Final = ModelSpec("", 0, "", b"", "", "", b"")
 
 
 class LocalCalls(ModelCalls):

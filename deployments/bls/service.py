@@ -67,7 +67,7 @@ class Connection:
         loop = asyncio.get_running_loop()
         # Opening a handle calls the controller, and blocks.
         handle = await loop.run_in_executor(None, cluster.open_manager, spec.manager)
-        router = Router(cluster.node_id(), spec.key, spec.transport, cluster.watch_replicas)
+        router = Router(cluster.node_id(), spec.key, spec.server.transport, cluster.watch_replicas)
         manager = ManagerClient(handle)
         router.waiting = WaitingRoom(router, manager.demand)
         connection = cls(router, manager)

@@ -110,7 +110,8 @@ class Candidate(NamedTuple):
         replica_parameters(self.config)
         template = self.template
         validate_instances(normalise(self.config, template.gpus), template.gpus)
-        check_model(self.entry, self.config, version, template.backend_path, remote=bool(template.origin))
+        further = template.server.backends.path
+        check_model(self.entry, self.config, version, further, remote=bool(template.origin))
 
     def unchanged(self, loaded: ModelSpec) -> bool:
         """Return whether a load would change nothing; reads the disk."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import convert
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import without_instances
@@ -25,7 +26,7 @@ from deployments.model_store.model_check import versions_of
 from deployments.model_store.overrides import Bundle
 from deployments.model_store.registered import RegisteredModels
 from deployments.rollout.policy import read_policy
-from deployments.spec import ModelSpec
+from deployments.spec import Backends, Limits, Metrics, ModelSpec, Placement, ReplicaSettings
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,25 @@ def _unpolled(name: str) -> str:
     return f"failed to load '{name}', failed to poll from model repository"
 
 
+def replica_settings(settings: ServerSettings) -> ReplicaSettings:
+    """Return the sections that replicas have of the server's settings."""
+    cluster = settings.cluster
+    return ReplicaSettings(
+        limits=convert(settings.ingress, Limits, from_attributes=True),
+        backends=convert(settings.backends, Backends, from_attributes=True),
+        metrics=convert(settings.metrics.config, Metrics, from_attributes=True),
+        placement=Placement(
+            cluster.channel_address,
+            socket_root(),
+            settings.devices.host_policies,
+            settings.rate_limiter.limits,
+        ),
+        transport=cluster.transport,
+        auto_complete=not settings.repository.disable_auto_complete_config,
+        cache_bytes=settings.model_store.cache_bytes,
+    )
+
+
 class Catalog:
     """Reads the repositories; every method blocks on the disk.
 
@@ -69,6 +89,7 @@ class Catalog:
         registered: RegisteredModels | None = None,
     ) -> None:
         self._settings = settings
+        self._for_replicas = replica_settings(settings)
         self._manager = manager
         mirrors = private_root() / "mirrors"
         self._mirrors = Mirrors((url for url in settings.repository.paths if "://" in url), mirrors)
@@ -242,27 +263,12 @@ class Catalog:
             application="",
             fingerprint="",
             key=self._key,
-            socket_directory=socket_root(),
-            auto_complete=not settings.repository.disable_auto_complete_config,
-            backend_directory=settings.backends.directory,
-            backend_config=settings.backends.config,
+            server=self._for_replicas,
             cache_config=settings.cache if config.response_cache.enable else {},
-            channel_address=settings.cluster.channel_address,
             gpus=self.gpus,
-            max_pending_requests=settings.ingress.max_pending_requests,
-            max_pending_bytes=settings.ingress.max_pending_bytes,
-            max_queue_s=settings.ingress.max_queue_s,
-            learn_max_queue=settings.ingress.learn_max_queue,
-            transport=settings.cluster.transport,
-            summaries=settings.metrics.config.summaries,
-            histograms=settings.metrics.config.histograms,
             origin=f"{url}/{entry.name}" if url else "",
             cache_directory=str(copies_directory(settings.model_store.cache_directory, url)) if url else "",
-            cache_bytes=settings.model_store.cache_bytes,
             manager=self._manager,
             namespace=entry.namespace,
             log=settings.log,
-            rate_limits=settings.rate_limiter.limits,
-            host_policy=settings.devices.host_policies,
-            max_execution_s=settings.backends.max_execution_s,
         )

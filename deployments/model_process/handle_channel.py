@@ -49,7 +49,7 @@ class HandleChannel:
             opening.add_done_callback(_close_opened)
 
     async def _open(self) -> Channel:
-        settings = msgspec.structs.replace(self._spec.transport, arena_bytes=0)
+        settings = msgspec.structs.replace(self._spec.server.transport, arena_bytes=0)
         return await Channel.connect(self._address, self._spec.key, settings)
 
 

@@ -193,7 +193,7 @@ class ProcessReplica:
                 silent_since = 0.0
             else:
                 silent_since = silent_since or time.monotonic()
-                if time.monotonic() - silent_since > self._spec.transport.peer_timeout:
+                if time.monotonic() - silent_since > self._spec.server.transport.peer_timeout:
                     reason = "it does not answer, though it executes nothing"
             if reason:
                 logger.error("the process of model '%s' is ended: %s", self._spec.name, reason)

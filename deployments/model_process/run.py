@@ -41,7 +41,8 @@ class Run:
         """
         try:
             server = _server(spec.key)
-            started = start_process(spec.application, start, activity, spec.socket_directory, server)
+            directory = spec.server.placement.socket_directory
+            started = start_process(spec.application, start, activity, directory, server)
         except (OSError, subprocess.SubprocessError) as error:
             raise internal(f"unable to start a process for model '{spec.name}': {error}") from error
         return cls(started, spec.name)

@@ -66,7 +66,7 @@ class InstancePool:
         self.declared = spec.config
         """The serialised configuration that the manager sent last."""
         self.watchdog = LoopWatchdog(model.name)
-        seconds = seconds_allowed(model.config, spec.max_execution_s)
+        seconds = seconds_allowed(model.config, spec.server.backends.max_execution_s)
         self._limit = ExecutionLimit(model.name, seconds, backend, lambda: self._threads) if seconds else None
         self._spec = spec
         self._model = model
@@ -132,7 +132,9 @@ class InstancePool:
         config = copied(self._model.config)
         del config.instance_group[:]
         config.instance_group.extend(mc.ModelConfig.FromString(declared).instance_group)
-        preferred = self._backend.preferred_groups(self._model.backend_config, self._spec.auto_complete)
+        preferred = self._backend.preferred_groups(
+            self._model.backend_config, self._spec.server.auto_complete
+        )
         config = normalise(config, self._spec.gpus, preferred)
         validate_instances(config, self._spec.gpus)
         try:
@@ -200,7 +202,8 @@ class InstancePool:
         demands = {
             number: demand
             for number, placement in enumerate(wanted)
-            if self._spec.rate_limits is not None and (demand := placement.demand) is not None
+            if self._spec.server.placement.rate_limits is not None
+            and (demand := placement.demand) is not None
         }
         permits = self._plane.call(self._register(demands)) if demands else {}
         return [(placement, permits.get(number)) for number, placement in enumerate(wanted)]
@@ -208,12 +211,13 @@ class InstancePool:
     async def _register(self, demands: dict[int, Demand]) -> dict[int, Permits]:
         spec = self._spec
         if self._limiter is None:
-            self._limiter = RateLimiter(spec.socket_directory, spec.key, spec.rate_limits or {})
+            node = spec.server.placement
+            self._limiter = RateLimiter(node.socket_directory, spec.key, node.rate_limits or {})
         return await self._limiter.register(demands)
 
     def _thread(self, placement: Placement, permits: Permits | None) -> InstanceThread:
         instance = placement.make_instance(self._model, next(self._indices))
-        instance.host_policy = self._spec.host_policy.get(placement.host_policy, {})
+        instance.host_policy = self._spec.server.placement.host_policies.get(placement.host_policy, {})
         scheduler, loop = self._scheduler, self._plane.loop
         common = (self._backend, instance, self._responses, loop, scheduler.finished, self.watchdog)
         if permits is None:

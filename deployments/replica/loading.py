@@ -51,15 +51,17 @@ def load_model(spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_
     """
     declared = mc.ModelConfig.FromString(spec.config)
     check_agents(declared, Path(spec.directory), spec.version)
-    place = BackendPlace.of(declared, spec.backend_path, spec.model_folders)
+    place = BackendPlace.of(declared, spec.server.backends.path, spec.model_folders)
     common_file = place.python_file
-    elsewhere = runs_elsewhere(place, spec.settings(declared.backend))
+    elsewhere = runs_elsewhere(place, spec.server.backends.settings(declared.backend))
     kind = hosted_backend(declared.backend) if elsewhere else find_backend(place)
-    settings = spec.settings(declared.backend, *(("python",) if common_file or elsewhere else ()))
-    declared = normalise(declared, spec.gpus, kind.preferred_groups(settings, spec.auto_complete))
+    settings = spec.server.backends.settings(
+        declared.backend, *(("python",) if common_file or elsewhere else ())
+    )
+    declared = normalise(declared, spec.gpus, kind.preferred_groups(settings, spec.server.auto_complete))
     model = Model(declared, spec.version, Path(spec.directory), settings)
     model.common_file = common_file
-    environment = chosen(model) if elsewhere else prepare(model, spec.cache_bytes)
+    environment = chosen(model) if elsewhere else prepare(model, spec.server.cache_bytes)
     if environment.unlike:
         logger.warning("%s", environment.unlike)
     model.interpreter = environment.python or (SERVER_PYTHON if len(placements(declared)) > 1 else None)
@@ -85,7 +87,7 @@ def labels_of(model: Model) -> dict[str, tuple[str, ...]]:
 
 def _initialize_backend(spec: ModelSpec, model: Model, kind: type[Backend]) -> Backend:
     set_allocator(allocate)
-    if spec.auto_complete:
+    if spec.server.auto_complete:
         model.config = normalise(call_on_main(partial(kind.auto_complete, model)), spec.gpus)
     validate(model.config, spec.gpus)
     for family in unknown_families(model.config):
@@ -107,7 +109,8 @@ def _serve(
     batched: MakeBatched,
 ) -> ServedModel:
     counting = LoadStatistics if MAX_REPLICAS in model.config.parameters else Statistics
-    statistics = counting.for_model(model.config, spec.summaries, spec.histograms)
+    metrics = spec.server.metrics
+    statistics = counting.for_model(model.config, metrics.summaries, metrics.histograms)
     scheduler = make_scheduler(model, spec, statistics, batched)
     served = ServedModel(
         model,
@@ -118,7 +121,7 @@ def _serve(
         _make_cached(model, spec, scheduler, statistics),
         plane.loop,
         partial(InstancePool, spec, model, backend, plane, scheduler),
-        compiled_requests(spec.transport, model.config, str(model.version)),
+        compiled_requests(spec.server.transport, model.config, str(model.version)),
     )
     try:
         served.instances.load()

@@ -52,7 +52,7 @@ def materialize_model(spec: ModelSpec) -> LocalCopy:
 
 def _download(spec: ModelSpec) -> LocalCopy:
     """Download a version once per node; the copy stays until its space is needed."""
-    cache = NodeCache(Path(spec.cache_directory), spec.cache_bytes)
+    cache = NodeCache(Path(spec.cache_directory), spec.server.cache_bytes)
     key = blake2b(f"{spec.origin} {spec.version} {spec.fingerprint}".encode(), digest_size=16).hexdigest()
     lease = cache.lease(key)
     if lease is None:
@@ -85,7 +85,7 @@ def _version_files(spec: ModelSpec, files: "tuple[RemoteFile, ...]") -> "list[Re
 
 def _fetch_overrides(spec: ModelSpec) -> LocalCopy:
     """Lease the files of a load request, fetched from the manager when it is on another node."""
-    cache = NodeCache(private_root() / "overrides", spec.cache_bytes)
+    cache = NodeCache(private_root() / "overrides", spec.server.cache_bytes)
     lease = cache.lease(spec.bundle)
     if lease is None:
         with ThreadPoolExecutor(1) as thread:  # `result` of a handle must not be called on Serve's own loop

@@ -113,7 +113,7 @@ class Replica:
         return self._description
 
     def _load(self, restarts: int) -> dict[str, tuple[str, ...]]:
-        if is_native(self._spec.transport.data_plane):
+        if is_native(self._spec.server.transport.data_plane):
             self._plane.loop.call_soon_threadsafe(use_mappings)
         self._calls = _model_calls(self._spec, self._plane, self._cluster)
         self.served = load_model(self._spec, self._plane, self._batched)
@@ -130,7 +130,7 @@ class Replica:
         spec, place = self._spec, self._place
         ensembles = self._calls.ensembles if self._calls is not None else list
         handler = ReplicaHandler(served, ensembles, place.node)
-        self._server = ChannelServer(handler, spec.key, spec.transport)
+        self._server = ChannelServer(handler, spec.key, spec.server.transport)
         self._readiness = served.instances.watch_readiness(self._server.announce)
         await self._readiness.start()
         served.instances.watch_executions(self._server.announce)
@@ -174,7 +174,7 @@ class Replica:
 def _model_calls(spec: ModelSpec, plane: LoopThread, cluster: "Cluster") -> "ModelCalls | None":
     """Return the server API of a model that may call others; nothing of it is imported for other backends."""
     config = mc.ModelConfig.FromString(spec.config)
-    if not BackendPlace.of(config, spec.backend_path, spec.model_folders).may_call_models:
+    if not BackendPlace.of(config, spec.server.backends.path, spec.model_folders).may_call_models:
         return None
     from backends.python.api import server_api
     from deployments.bls.service import ModelCalls

@@ -42,7 +42,8 @@ def make_scheduler(
 
 
 def _direct(model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched) -> Scheduler:
-    bounds = spec.max_pending_requests, spec.max_pending_bytes
+    limits = spec.server.limits
+    bounds = limits.max_pending_requests, limits.max_pending_bytes
     return DirectScheduler(statistics, RequestQueue(*bounds, _admission(model, spec, batch=1)))
 
 
@@ -54,7 +55,8 @@ def _dynamic(model: Model, spec: ModelSpec, statistics: Statistics, batched: Mak
 
 
 def _sequence(model: Model, spec: ModelSpec, statistics: Statistics, batched: MakeBatched) -> Scheduler:
-    bounds = spec.max_pending_requests, spec.max_pending_bytes
+    limits = spec.server.limits
+    bounds = limits.max_pending_requests, limits.max_pending_bytes
     admission = _admission(model, spec, max(model.config.max_batch_size, 1))
     return SequenceScheduler(statistics, model.config, model.directory, *bounds, admission)
 
@@ -67,12 +69,12 @@ def _admission(model: Model, spec: ModelSpec, batch: int) -> Admission:
     """
     text = model.parameter(_MAX_QUEUE)
     try:
-        max_queue_s = float(text) if text else spec.max_queue_s
+        max_queue_s = float(text) if text else spec.server.limits.max_queue_s
     except ValueError:
         max_queue_s = -1.0
     if not 0 <= max_queue_s < math.inf:
         raise invalid_arg(f"model '{model.name}': parameter '{_MAX_QUEUE}' is no number of seconds: '{text}'")
-    return Admission(batch, max_queue_s, spec.learn_max_queue)
+    return Admission(batch, max_queue_s, spec.server.limits.learn_max_queue)
 
 
 _MAKE: Final[dict[str, Make]] = {"": _direct, "dynamic_batching": _dynamic, "sequence_batching": _sequence}

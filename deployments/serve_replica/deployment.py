@@ -119,12 +119,12 @@ class ModelVersion:
         return self._of_this(described)
 
     def _make(self, local: ModelSpec) -> Replica | ProcessReplica:
-        path = os.path.join(local.socket_directory, f"{os.getpid()}.sock")
-        place = Place(self._node_id, path, listen_host(local.channel_address))
+        path = os.path.join(local.server.placement.socket_directory, f"{os.getpid()}.sock")
+        place = Place(self._node_id, path, listen_host(local.server.placement.channel_address))
         config = mc.ModelConfig.FromString(local.config)
-        if not BackendPlace.of(config, local.backend_path, local.model_folders).executes_python:
+        if not BackendPlace.of(config, local.server.backends.path, local.model_folders).executes_python:
             return Replica(local, place, self._plane, RayCluster(), serve_batched)
-        seconds = seconds_allowed(config, local.max_execution_s)
+        seconds = seconds_allowed(config, local.server.backends.max_execution_s)
         again, loaded = self._restarts.again, self._restarts.loaded_again
         return ProcessReplica(local, place, self._plane, again, loaded, seconds)
 

@@ -19,7 +19,7 @@ from deployments.bls.service import Connection, ModelCalls
 from deployments.spec import ModelSpec
 from tests.unit.ensembles import DECOUPLED, Asked, Models, ensemble, model, step
 
-SPEC = ModelSpec("caller", 1, "", b"", "caller:1", "", bytes(32), "")
+SPEC = ModelSpec("caller", 1, "", b"", "caller:1", "", bytes(32))
 
 
 class Loading:

@@ -1,7 +1,5 @@
 """Makes the dynamic batcher that a model's configuration describes."""
 
-from pathlib import Path
-
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.statistics import Statistics
@@ -35,8 +33,8 @@ def dynamic_scheduler(
         batch_policy(max_rows, batching),
         ServeBatch(max_rows, batched),
         shape_key=make_shape_key(config),
-        strategy=find_strategy(model, Path(spec.backend_directory) if spec.backend_directory else None),
-        ordered=spec.max_pending_requests if batching.preserve_ordering else 0,
+        strategy=find_strategy(model, spec.server.backends.path),
+        ordered=spec.server.limits.max_pending_requests if batching.preserve_ordering else 0,
         start_threshold=delay_scheduler(),
     )
 
@@ -58,9 +56,9 @@ def request_queue(
     batching: mc.ModelDynamicBatching, spec: ModelSpec, admission: Admission | None = None
 ) -> RequestQueue:
     """Make the queue: the plain one, which is the fastest, unless there are priorities or timeouts."""
-    policies = QueuePolicies.from_config(batching)
+    policies, limits = QueuePolicies.from_config(batching), spec.server.limits
     if not policies.plain:
-        bounds = spec.max_pending_requests, spec.max_pending_bytes
+        bounds = limits.max_pending_requests, limits.max_pending_bytes
         return PolicyQueue(*bounds, policies, admission=admission)
-    own_limit = policies.policy(policies.default_level).max_size or spec.max_pending_requests
-    return RequestQueue(min(own_limit, spec.max_pending_requests), spec.max_pending_bytes, admission)
+    own_limit = policies.policy(policies.default_level).max_size or limits.max_pending_requests
+    return RequestQueue(min(own_limit, limits.max_pending_requests), limits.max_pending_bytes, admission)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
@@ -17,7 +18,7 @@ from app.transport.event_loop_thread import LoopThread
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
-from deployments.spec import ModelSpec
+from deployments.spec import Backends, Limits, Metrics, ModelSpec, Placement, ReplicaSettings
 from tests.unit.scheduling_fakes import FakeServeBatch
 
 BACKEND = """
@@ -103,10 +104,24 @@ def model_spec(directory: Path, config: str, **fields: Any) -> ModelSpec:
         application="m:1",
         fingerprint="",
         key=bytes(32),
-        socket_directory=fields.pop("socket_directory", ""),
-        backend_directory=str(directory / "backends"),
+        server=replica_settings(
+            fields, directory=str(directory / "backends"), config=fields.pop("backend_config", {})
+        ),
         **fields,
     )
+
+
+def replica_settings(fields: dict[str, Any], **more: Any) -> ReplicaSettings:
+    """Return the settings of these names, which are taken out of `fields`, in their sections."""
+    given = {**fields, **more}
+    sections = {"limits": Limits, "backends": Backends, "metrics": Metrics, "placement": Placement}
+    names = {field for section in sections.values() for field in section.__struct_fields__}
+    names |= set(ReplicaSettings.__struct_fields__)
+    for name in names & fields.keys():
+        del fields[name]
+    plain = {name: given[name] for name in ReplicaSettings.__struct_fields__ if name in given}
+    made = {name: msgspec.convert(given, section) for name, section in sections.items()}
+    return ReplicaSettings(**made, **plain)
 
 
 class Bench:

@@ -76,7 +76,7 @@ def test_mistake_is_named(parameters: dict[str, str], text: str) -> None:
 
 def spec(replicas: int = 0, **parameters: str) -> ModelSpec:
     serialised = config(**parameters).SerializeToString()
-    return ModelSpec("m", 1, "", serialised, "m:1", "", b"", "", replicas=replicas)
+    return ModelSpec("m", 1, "", serialised, "m:1", "", b"", replicas=replicas)
 
 
 def test_replica_reserves_what_the_model_states() -> None:

@@ -54,7 +54,7 @@ HOSTILE = {
     "long": "\ud83d" * (MAX_MESSAGE + 1),
     "among others": "Größe \U0001f600 \ud800 \x00 \u2028",
 }
-SPEC = ModelSpec("m", 1, "/m", b"", "m:1", "", b"key", "/tmp")
+SPEC = ModelSpec("m", 1, "/m", b"", "m:1", "", b"key")
 REQUEST = InferRequest("m", "1", (), ())
 ENTRY = VersionEntry("m", 1, ModelState.UNAVAILABLE, reason="")
 

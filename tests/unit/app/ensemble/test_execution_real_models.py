@@ -54,7 +54,7 @@ class RealModels(Models):
 
 def load(name: str, plane: LoopThread) -> ServedModel:
     config = normalise(text_format.Parse(IDENTITY, mc.ModelConfig(name=name)))
-    spec = ModelSpec(name, 1, "", config.SerializeToString(), f"{name}:1", "", bytes(32), "")
+    spec = ModelSpec(name, 1, "", config.SerializeToString(), f"{name}:1", "", bytes(32))
     served = load_model(spec, plane, FakeServeBatch())
     plane.call(served.open())
     return served

@@ -68,7 +68,7 @@ class Loader:
         (self._directory / "1" / "model.py").write_text(COUNTDOWN)
         text = CONFIG.format(backend=backend, type=kind, more=more)
         config = normalise(text_format.Parse(text, mc.ModelConfig(name="m")))
-        spec = ModelSpec("m", 1, str(self._directory), config.SerializeToString(), "m:1", "", bytes(32), "")
+        spec = ModelSpec("m", 1, str(self._directory), config.SerializeToString(), "m:1", "", bytes(32))
         model = load_model(spec, self._plane, FakeServeBatch())
         self._plane.call(model.open())
         self.models.append(model)

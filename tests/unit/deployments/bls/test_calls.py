@@ -72,7 +72,7 @@ class Caller:
         if "elsewhere" in kind:  # in a process of its own
             make(directory / "venv")
         config = normalise(text_format.Parse(CONFIG % kind, mc.ModelConfig()))
-        spec = ModelSpec("caller", 1, str(directory), config.SerializeToString(), "", "", bytes(32), "")
+        spec = ModelSpec("caller", 1, str(directory), config.SerializeToString(), "", "", bytes(32))
         self.bench = bench
         self.model = load_model(spec, bench.plane, FakeServeBatch())
         self.responses: list[InferResponse] = []
@@ -170,7 +170,7 @@ def test_activities_of_a_backend_are_part_of_the_trace(bench: Bench, tmp_path: P
     custom = 'backend: "identity" parameters { key: "enable_custom_tracing" value { string_value: "true" } }'
     text = 'name: "i" input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 } output { name: "OUTPUT0" '
     config = text_format.Parse(f"{text} data_type: TYPE_FP32 dims: 4 }} {custom}", mc.ModelConfig())
-    spec = ModelSpec("i", 1, str(tmp_path), normalise(config).SerializeToString(), "", "", bytes(32), "")
+    spec = ModelSpec("i", 1, str(tmp_path), normalise(config).SerializeToString(), "", "", bytes(32))
     model = load_model(spec, bench.plane, FakeServeBatch())
     bench.plane.call(model.open())
     answers = [infer_on(bench, model, trace) for trace in ("", UNNAMED_TRACE)]

@@ -16,7 +16,7 @@ from backends.base import Model
 from backends.python.backend import PythonBackend
 from deployments.environments import prepare as prepare_module
 from deployments.environments.prepare import Environment, prepare, unpack
-from deployments.spec import ModelSpec
+from deployments.spec import Backends
 from tests.environments import make
 from tests.unit.backend_harness import Served, config, infer
 from tests.unit.deployments.environments import conda_archive as conda
@@ -267,9 +267,9 @@ def test_two_versions_of_numpy_side_by_side(folder: Path) -> None:
 
 def test_settings_of_a_python_based_backend() -> None:
     every = {"": {"a": "all", "b": "all"}, "python": {"b": "python", "c": "python"}, "mine": {"c": "mine"}}
-    spec = ModelSpec("m", 1, "", b"", "", "", b"", "", backend_config=every)
-    assert spec.settings("mine", "python") == {"a": "all", "b": "python", "c": "mine"}
-    assert spec.settings("mine") == {"a": "all", "b": "all", "c": "mine"}
+    backends = Backends(config=every)
+    assert backends.settings("mine", "python") == {"a": "all", "b": "python", "c": "mine"}
+    assert backends.settings("mine") == {"a": "all", "b": "all", "c": "mine"}
 
 
 def conda_archive(folder: Path, archive: Path) -> None:

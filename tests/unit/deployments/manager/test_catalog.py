@@ -63,13 +63,17 @@ def test_spec_has_version_application_and_fingerprint(repository: Path) -> None:
     spec = candidate.spec(1, "m:1@3")
     assert (spec.name, spec.version, spec.application, spec.key) == ("m", 1, "m:1@3", KEY)
     assert spec.directory == str((repository / "m").resolve())
-    assert (spec.max_pending_requests, spec.max_pending_bytes) == (7, 8)
-    assert spec.max_execution_s == 1.5
-    assert spec.transport == TransportSettings(
+    assert (spec.server.limits.max_pending_requests, spec.server.limits.max_pending_bytes) == (7, 8)
+    assert spec.server.backends.max_execution_s == 1.5
+    assert spec.server.transport == TransportSettings(
         arena_bytes=9, arena_threshold=10, heartbeat=2.0, peer_timeout=30.0
     )
-    assert (spec.backend_directory, spec.channel_address, spec.auto_complete) == ("/b", "node", True)
-    assert spec.backend_config == {"identity": {"x": "1"}}
+    assert (
+        spec.server.backends.directory,
+        spec.server.placement.channel_address,
+        spec.server.auto_complete,
+    ) == ("/b", "node", True)
+    assert spec.server.backends.config == {"identity": {"x": "1"}}
     config = mc.ModelConfig.FromString(spec.config)
     assert (config.name, config.backend, config.max_batch_size) == ("m", "identity", 4)
     assert config.version_policy.latest.num_versions == 1

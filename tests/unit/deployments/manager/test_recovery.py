@@ -21,7 +21,7 @@ def description(
     parsed = parse_application(application)
     assert parsed is not None
     config = mc.ModelConfig(name=name, backend="identity").SerializeToString()
-    spec = ModelSpec(name, parsed[1], "", config, application, "", key, "", loaded_at=loaded_at)
+    spec = ModelSpec(name, parsed[1], "", config, application, "", key, loaded_at=loaded_at)
     return Description(spec, config, error=error)
 
 

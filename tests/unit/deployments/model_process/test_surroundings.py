@@ -12,7 +12,7 @@ from deployments.model_process import fork_server, start
 from deployments.model_process.run import Run
 from deployments.model_process.start_message import Start
 from deployments.replica.replica import Place
-from deployments.spec import ModelSpec
+from deployments.spec import ModelSpec, Placement, ReplicaSettings
 
 
 def test_variables_and_the_folder_may_be_any_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -44,8 +44,9 @@ def test_servers_of_one_user_have_fork_servers_of_their_own(monkeypatch: pytest.
 
     monkeypatch.setattr(start, "_ask", ask)
     monkeypatch.setattr(start, "_TRIES", 1)
+    settings = ReplicaSettings(placement=Placement(socket_directory="/sockets"))
     for key in (b"a" * 32, b"b" * 32, b"a" * 32):
-        spec = ModelSpec("m", 1, "", b"", "m:1", "", key, "/sockets")
+        spec = ModelSpec("m", 1, "", b"", "m:1", "", key, settings)
         with pytest.raises(InferError, match="unable to start a process for model 'm'"):
             Run.start(spec, Start(b"", Place("n", "", "127.0.0.1"), "unix:/h", 1, 0), 0)
     one, other, again = asked

@@ -110,7 +110,7 @@ def test_the_total_is_bounded(overrides: Overrides) -> None:
 
 def test_files_used_by_a_replica_outlive_the_manager(overrides: Overrides, root: Path) -> None:
     bundle = overrides.open("m", FILES)
-    spec = ModelSpec("m", 1, str(bundle.directory / "m"), b"", "m:1", "", b"", "", bundle=bundle.digest)
+    spec = ModelSpec("m", 1, str(bundle.directory / "m"), b"", "m:1", "", b"", bundle=bundle.digest)
     local = materialize_model(spec)
     overrides.close(bundle)
     overrides.retain([])

@@ -23,7 +23,7 @@ from deployments.model_store.cache import NodeCache
 from deployments.model_store.mirror import copies_directory
 from deployments.model_store.storage import Storage, _credential, _options
 from deployments.replica.materialize import materialize_model
-from deployments.spec import ModelSpec
+from deployments.spec import ModelSpec, ReplicaSettings
 from tests.unit.deployments.model_directories import CONFIG, KEY
 
 
@@ -112,10 +112,11 @@ def test_version_is_downloaded_once_per_node(bucket: Bucket, catalog: Catalog) -
 
 
 def test_leased_copy_is_not_evicted(bucket: Bucket, catalog: Catalog) -> None:
-    spec = msgspec.structs.replace(spec_of(catalog), cache_bytes=80)
+    small = ReplicaSettings(cache_bytes=80)
+    spec = msgspec.structs.replace(spec_of(catalog), server=small)
     local = materialize_model(spec)
     bucket.put("m/2/deep/model.bin", "another")
-    changed = msgspec.structs.replace(spec_of(catalog), cache_bytes=80)
+    changed = msgspec.structs.replace(spec_of(catalog), server=small)
     with pytest.raises(InferError, match="no room for"):
         materialize_model(changed)
     local.release()

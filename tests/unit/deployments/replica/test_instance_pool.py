@@ -171,7 +171,7 @@ def test_removed_instance_finishes_its_sequences(bench: Bench) -> None:
 def test_host_policy_sets_affinity(bench: Bench) -> None:
     core = min(os.sched_getaffinity(0))
     policies = {"mine": {"cpu-cores": f"{core}-{core}", "key": "v"}, "cpu": {"cpu-cores": "x-y"}}
-    bench.load(CONFIG + group(1, 'host_policy: "mine"'), host_policy=policies)
+    bench.load(CONFIG + group(1, 'host_policy: "mine"'), host_policies=policies)
     (thread,) = [each for each in threading.enumerate() if each.name == "g_0"]
     assert thread.native_id is not None and os.sched_getaffinity(thread.native_id) == {core}
     assert bench.model is not None
@@ -193,7 +193,7 @@ class Other:
         assert demand is not None
 
         async def join() -> tuple[RateLimiter, Permits]:
-            limiter = RateLimiter(spec.socket_directory, spec.key, {})
+            limiter = RateLimiter(spec.server.placement.socket_directory, spec.key, {})
             return limiter, (await limiter.register({0: demand}))[0]
 
         self.limiter, self.permits = self.plane.call(join(), 60)

@@ -224,7 +224,7 @@ def test_instances_end_at_the_same_time(models: Models) -> None:
 
 def test_a_process_has_the_host_policy_of_its_instance(models: Models) -> None:
     core = min(os.sched_getaffinity(0))
-    models.load(group(2), host_policy={"cpu": {"cpu-cores": f"{core}-{core}"}})
+    models.load(group(2), host_policies={"cpu": {"cpu-cores": f"{core}-{core}"}})
     assert {*map(frozenset, map(os.sched_getaffinity, models.wrote("made-")))} == {frozenset({core})}
 
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def spec(name: str) -> ModelSpec:
-    return ModelSpec(name, 1, "", b"", f"{name}:1", "", b"", "")
+    return ModelSpec(name, 1, "", b"", f"{name}:1", "", b"")
 
 
 class Bench:

@@ -44,7 +44,7 @@ class FakeRouter:
 
 
 def spec(version: int) -> ModelSpec:
-    return ModelSpec("m", version, "", b"", f"m{version}", "", b"", "")
+    return ModelSpec("m", version, "", b"", f"m{version}", "", b"")
 
 
 async def test_executions_of_all_replicas_are_added(rollouts: RolloutBench) -> None:

@@ -24,7 +24,7 @@ def spec(application: str = "m:1", **parameters: str) -> ModelSpec:
     config = text_format.Parse('name: "m"', mc.ModelConfig())
     for name, value in parameters.items():
         config.parameters[name].string_value = value
-    return ModelSpec("m", 1, "", config.SerializeToString(), application, "", b"", "")
+    return ModelSpec("m", 1, "", config.SerializeToString(), application, "", b"")
 
 
 class FakeChannel:

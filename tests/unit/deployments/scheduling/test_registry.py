@@ -18,10 +18,10 @@ from deployments.scheduling.registry import make_scheduler
 from deployments.scheduling.sequence.requests import IterativeRequest, StatefulRequest
 from deployments.scheduling.sequence.scheduler import SequenceScheduler
 from deployments.scheduling.sequence.sequences import SequenceRequest
-from deployments.spec import ModelSpec
+from deployments.spec import Limits, ModelSpec, ReplicaSettings
 from tests.unit.scheduling_fakes import Answers, FakeServeBatch, offer, pending
 
-SPEC = ModelSpec("m", 1, "", b"", "m:1", "", bytes(32), "")
+SPEC = ModelSpec("m", 1, "", b"", "m:1", "", bytes(32))
 STATE = 'state { input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: 1 }'
 
 
@@ -87,7 +87,7 @@ QUEUE = 'parameters {{ key: "max_queue_secs" value {{ string_value: "{}" }} }}'
 def test_bound_of_the_wait_is_that_of_the_model_or_the_server(
     scheduler: str, parameter: str, seconds: float
 ) -> None:
-    spec = msgspec.structs.replace(SPEC, max_queue_s=7.0)
+    spec = msgspec.structs.replace(SPEC, server=ReplicaSettings(limits=Limits(max_queue_s=7.0)))
     admission = made(f"{scheduler} {parameter}", spec).admission
     request = pending(Answers(), "r")
     for wait_s, refused in ((0.9 * seconds, False), (1.1 * seconds, seconds > 0)):

@@ -6,7 +6,7 @@ from app.ray_adapter import store
 from deployments.serve_replica.restarts import Restarts, Run, next_run, pause
 from deployments.spec import ModelSpec
 
-SPEC = ModelSpec("m", 1, "", b"", "m:1", "", b"", "", loaded_at=1.0)
+SPEC = ModelSpec("m", 1, "", b"", "m:1", "", b"", loaded_at=1.0)
 
 
 class Place:
@@ -94,7 +94,7 @@ def test_loads_and_places_are_counted_apart(place: Place) -> None:
     for _ in range(3):
         place.crash()
     assert place.start(rank=1)[1] == 0
-    again = ModelSpec("m", 1, "", b"", "m:1", "", b"", "", loaded_at=2.0)
+    again = ModelSpec("m", 1, "", b"", "m:1", "", b"", loaded_at=2.0)
     assert place.start(again)[1] == 0
 
 

@@ -124,7 +124,7 @@ async def test_failed_delete_is_only_logged(
 TWO_REPLICAS = text_format.Parse(
     'backend: "python" parameters { key: "ray_replicas" value { string_value: "2" } }', mc.ModelConfig()
 )
-SPEC = ModelSpec("m", 1, "", TWO_REPLICAS.SerializeToString(), "m:1", "", b"k" * 32, "")
+SPEC = ModelSpec("m", 1, "", TWO_REPLICAS.SerializeToString(), "m:1", "", b"k" * 32)
 WAITS = ("wait_for_ingress_deployment_creation", "wait_for_applications_running")
 
 

@@ -32,7 +32,7 @@ class Cluster:
         config = mc.ModelConfig(name="m", sequence_batching=mc.ModelSequenceBatching() if sequences else None)
         for name, value in {"ray_replicas": "2", **(parameters or {})}.items():
             config.parameters[name].string_value = value
-        self.spec = ModelSpec("m", 1, "", config.SerializeToString(), "m:1", "", b"", "")
+        self.spec = ModelSpec("m", 1, "", config.SerializeToString(), "m:1", "", b"")
         self.free: dict[str, dict[str, float]] = {"a": {}, "b": {}}
         self.nodes, self.target, self.goes_to = ["a", "a"], 2, "b"
         self.scaled: list[int] = []
