@@ -12,7 +12,8 @@ from app.core.installation import PROGRAM
 from app.ingress.client_memory.region_files import region_directory
 from app.ray_adapter.handles import connect
 from app.ray_adapter.node import NODE_ADDRESS
-from app.routing.table import RoutingTable, decode_table
+from app.routing.table import RoutingTable
+from app.routing.table_bytes import decode_table
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from deployments import spec

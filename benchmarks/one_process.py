@@ -17,19 +17,12 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.observability.live_settings import LiveSettings
-from app.core.observability.trace_settings import TraceSettings
-from app.ingress.access.guard import Guard
-from app.ingress.fronts import Front, open_fronts
-from app.ingress.net.slow_clients import SendBufferLimit
-from app.ingress.service.interface import InferenceService
+from app.ingress.assembly import Serving, make_router
 from app.ingress.service.routed import RoutedInferenceService
-from app.ingress.tracing.observer import Observer
 from app.ray_adapter import replicas
-from app.routing.router import Router
+from app.routing.pools import Pools
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.settings.load import from_args
-from app.settings.settings import ServerSettings
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread
 from app.transport.settings import TransportSettings
@@ -60,16 +53,14 @@ class Handle:
     def shutdown(self) -> None: ...
 
 
-class StaticRouter(Router):
-    """Router that knows its replicas from the start, in place of Serve's reports."""
+def static_pools(addresses: dict[str, str], transport: TransportSettings) -> Pools:
+    """Return pools that know their replicas from the start, in place of Serve's reports."""
 
-    def __init__(self, addresses: dict[str, str], transport: TransportSettings) -> None:
-        super().__init__(NODE, KEY, transport)
-        self._metadata = {"node_id": NODE, **addresses}
-
-    def _watch_replicas(self, deployment: str, application: str) -> Any:
-        replicas.publish(application, {"replica": self._metadata})
+    def watch(deployment: str, application: str) -> Handle:
+        replicas.publish(application, {"replica": {"node_id": NODE, **addresses}})
         return Handle()
+
+    return Pools(NODE, KEY, transport, watch)
 
 
 class OneProcess:
@@ -92,7 +83,6 @@ class OneProcess:
         spec = ModelSpec(*model, server=ReplicaSettings(transport=self._transport))
         self._served = load_model(spec, self._replica, without_serve)
         addresses = self._replica.call(self._listen(directory))
-        self._fronts: list[Front] = []
         self._ingress.call(self._open(addresses))
 
     def stop(self) -> None:
@@ -118,30 +108,18 @@ class OneProcess:
                 "data_plane": self._transport.data_plane,
             }
         )
-        self._router = StaticRouter(addresses, self._transport)
+        self._router = make_router(settings, static_pools(addresses, self._transport))
         repository: Any = None  # nobody asks for one here
         service = RoutedInferenceService(settings, self._router, repository)
         config = self._served.config.SerializeToString()
         entry = VersionEntry(MODEL, 1, ModelState.READY, application=f"{MODEL}:1", config=config)
         await self._router.apply(RoutingTable(1, True, (entry,)))
-        await self._open_fronts(settings, service)
-
-    async def _open_fronts(
-        self, settings: ServerSettings, service: InferenceService, guard: Guard | None = None
-    ) -> None:
-        live = LiveSettings(settings.log, TraceSettings(settings.trace))
-        self._fronts += await open_fronts(
-            settings, service, _no_metrics, Observer(live), SendBufferLimit(), guard
-        )
+        self._serving = Serving(settings, service)
+        await self._serving.open()
 
     async def _close(self) -> None:
-        for front in self._fronts:
-            await front.stop(1.0)
+        await self._serving.stop(1.0)
         await self._router.close(1.0)
-
-
-async def _no_metrics() -> bytes:
-    return b""
 
 
 class Callers:

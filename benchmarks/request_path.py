@@ -111,6 +111,7 @@ def serve_ingress(model: str, address: str, data_plane: str) -> None:
 
 
 async def _open_ingress(model: str, address: str, data_plane: str, kept: list[Any]) -> tuple[int, int]:
+    from app.ingress.assembly import make_router
     from app.ingress.client_memory.registry import SharedMemory
     from app.ingress.grpc.front import GrpcFront
     from app.ingress.rest.front import HttpFront
@@ -118,10 +119,11 @@ async def _open_ingress(model: str, address: str, data_plane: str, kept: list[An
     from app.routing.table import ModelState, RoutingTable, VersionEntry
     from app.settings.settings import ServerSettings
     from app.transport.settings import TransportSettings
-    from benchmarks.one_process import StaticRouter
+    from benchmarks.one_process import static_pools
     from benchmarks.workloads import read_config
 
-    router = StaticRouter({"unix": address, "tcp": ""}, TransportSettings(data_plane=data_plane))
+    pools = static_pools({"unix": address, "tcp": ""}, TransportSettings(data_plane=data_plane))
+    router = make_router(ServerSettings(), pools)
     config = read_config(ROOT / "model_repository", model).SerializeToString()
     entry = VersionEntry(model, 1, ModelState.READY, "", f"{model}:1", config)
     await router.apply(RoutingTable(1, True, (entry,)))

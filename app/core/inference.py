@@ -29,6 +29,21 @@ class Call(Protocol):
         """
 
 
+class Target(Protocol):
+    """What answers the requests of one version of a model, in whatever way."""
+
+    @property
+    def available(self) -> bool:
+        """Whether a request would be accepted now."""
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """Start a request; return at once. The sink is never called before this returns.
+
+        Raises:
+            InferError: the request cannot be started; the sink is then never called.
+        """
+
+
 def cancel_nothing(advice: bool = False) -> None:
     """Do nothing: a `Cancel` of a request that has ended, or cannot be cancelled yet."""
 

@@ -39,18 +39,16 @@ from app.core.tensors import (
 from app.engine.arrays import Arrays, arrays, only, settle, tensor_of
 from app.engine.calls import LocalCalls
 from app.engine.local_replica import LocalApplications
-from app.engine.local_router import LocalRouter
+from app.engine.local_routing import LocalPools
 from app.engine.repository import LocalRepository
 from app.engine.sent import Received, SentRequest, Waiting
-from app.ingress.client_memory.registry import SharedMemory
-from app.ingress.service.routed import RoutedInferenceService
-from app.native.choice import is_native
+from app.ingress.assembly import make_router, make_service
 from app.routing.manager_client import ManagerClient
 from app.routing.table import RoutingTable, VersionEntry
+from app.routing.targets import Tap
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from app.transport.event_loop_thread import LoopThread, freeze_heap
-from app.transport.memory.client_regions import use_mappings
 from backends.python.api import server_api
 from deployments.bls.service import Connection
 
@@ -66,6 +64,7 @@ class Engine:
         settings: as of a server; those of its cluster and its fronts are not used.
         lends_loop: threads that wait for a response do the engine's work while its own thread is idle.
             Fronts, and calls that do not wait, are faster without.
+        tap: sees every request and its answer.
 
     Attributes:
         settings: these settings.
@@ -75,8 +74,9 @@ class Engine:
         connection: for calls between models.
     """
 
-    def __init__(self, settings: ServerSettings, lends_loop: bool = True) -> None:
+    def __init__(self, settings: ServerSettings, lends_loop: bool = True, tap: Tap | None = None) -> None:
         self.settings = settings
+        self._tap = tap
         self.plane = LoopThread("engine", borrowable=lends_loop)
         self._waiting = Waiting()
         self.plane.call(self._compose())
@@ -102,16 +102,13 @@ class Engine:
 
     async def _compose(self) -> None:
         settings = self.settings
-        if is_native(settings.cluster.data_plane):
-            use_mappings()
         self._applications = LocalApplications(self.plane, settings.server.exit_timeout_s)
-        self._router = LocalRouter(self._applications.replicas, settings.cluster.transport)
+        pools = LocalPools(self._applications.replicas, settings.cluster.transport)
+        self._router = make_router(settings, pools, tap=self._tap)
         self.repository = LocalRepository(settings, self._applications, self._router)
         regions = os.path.join(private_root(), f"regions-{secrets.token_hex(8)}")
-        shared_memory = SharedMemory(regions, settings.devices.allow_client_shm)
-        self.service = RoutedInferenceService(settings, self._router, self.repository, shared_memory)
+        self.service = make_service(settings, self._router, self.repository, regions)
         self.connection = Connection(self._router, cast(ManagerClient, self.repository))
-        self._router.ensembles = self.connection.ensembles = self.service.ensembles
         self._calls = LocalCalls(self.plane, self.connection)
 
     def start(self) -> None:

@@ -14,10 +14,10 @@ from app.core.private_files import private_root
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tasks import Tasks
+from app.dispatch.router import Router
 from app.engine.local_replica import LocalApplications
-from app.engine.local_router import LocalPublisher
+from app.engine.local_routing import LocalPublisher
 from app.ingress.tracing.observer import Observer
-from app.routing.router import Router
 from app.routing.table import ModelState
 from app.settings.settings import ServerSettings
 from deployments.manager.catalog import Catalog

@@ -4,7 +4,6 @@ from hashlib import blake2b
 from typing import Final, Protocol
 
 from app.core.config.request_check import RequestChecker
-from app.core.inference import Call, Sink
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.statistics import Statistics
 from app.core.tensors import InferRequest
@@ -22,8 +21,6 @@ class Models(Protocol):
     def resolve(self, name: str, version: str = "") -> VersionEntry: ...
 
     def available(self, entry: VersionEntry) -> bool: ...
-
-    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call: ...
 
 
 class CompiledEnsemble:

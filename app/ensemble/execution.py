@@ -166,7 +166,7 @@ class EnsembleExecution(InFlight):
         request = self._step_request(call)
         if self._traced is not None:
             call.trace = self._traced.begin(request, time.monotonic_ns())
-        sent = self._calls[call] = self._models.submit(call.entry, request, partial(self._on_response, call))
+        sent = self._calls[call] = call.entry.target.submit(request, partial(self._on_response, call))
         if self.advised:
             sent.cancel(advice=True)
 

@@ -1,15 +1,16 @@
 """Executes ensembles in the process where their requests are.
 
-Each step goes through the router like any request. What a step returns is passed on by reference: a tensor's
-bytes stay where the step's replica put them until the next replica has them, however many steps there are.
-Everything runs on the data-plane loop.
+Each step is sent to the target of its version like any request. What a step returns is passed on by
+reference: a tensor's bytes stay where the step's replica put them until the next replica has them, however
+many steps there are. Everything runs on the data-plane loop.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from app.cache.response_cache import ResponseCache
-from app.core.inference import Sink
+from app.core.inference import Call, Sink
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.statistics import EnsembleReports, ReplicaReport
 from app.core.tensors import InferRequest
@@ -18,6 +19,8 @@ from app.ensemble.compiled import CompiledEnsemble, Models
 from app.ensemble.execution import EnsembleExecution
 from app.ensemble.graph import EnsembleGraph
 from app.routing.table import VersionEntry
+from app.routing.targets import Routes
+from app.transport.memory.client_regions import with_inlined_regions
 
 NO_DISTRIBUTIONS: Final = MetricsConfig()
 
@@ -34,7 +37,7 @@ class EnsembleRunner:
         self._cache = cache
         self._ensembles: dict[tuple[str, int], CompiledEnsemble] = {}
 
-    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> EnsembleExecution:
+    def start(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> EnsembleExecution:
         """Start a request; the sink is never called before this returns."""
         ensemble = self._compiled(entry)
         execution: EnsembleExecution
@@ -93,3 +96,25 @@ class EnsembleRunner:
             known = self._ensembles[key] = CompiledEnsemble(entry, self._reported)
         known.entry = entry
         return known
+
+
+@dataclass(slots=True, eq=False)
+class EnsembleTarget:
+    """An ensemble, which runs in this process."""
+
+    entry: VersionEntry
+    routes: Routes
+    runner: EnsembleRunner
+
+    @property
+    def available(self) -> bool:
+        """As `Target.available`."""
+        return self.runner.available(self.entry)
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """As `Target.submit`."""
+        if not self.routes.table.is_current(self.entry):
+            return self.routes.otherwise(self.entry, request, sink)
+        if request.regions:  # the steps' replicas may be on other nodes
+            request, sink = with_inlined_regions(request, sink)
+        return self.runner.start(self.entry, request, sink)

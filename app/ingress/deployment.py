@@ -8,36 +8,21 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from app.access.audit import Audit
-from app.access.token_watch import TokenWatch
 from app.core.encoding import to_msgpack
-from app.core.inference import Sink
-from app.core.observability.live_settings import LiveSettings
+from app.core.inference import Cancel, Sink
 from app.core.observability.log import configure_logging
-from app.core.observability.trace_settings import TraceSettings
 from app.core.private_files import socket_root
 from app.core.tensors import InferRequest
-from app.ingress.access.guard import Guard
+from app.ingress.assembly import Serving, make_router, make_service
 from app.ingress.client_memory.region_files import region_directory
-from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.cluster_report import ClusterReport
 from app.ingress.exit_report import ExitReport
-from app.ingress.fronts import Front, open_fronts
-from app.ingress.metrics.ingress_families import FrontReading, IngressReading
-from app.ingress.metrics.machine import Machine
-from app.ingress.metrics.page import render
-from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.peers import Peers
-from app.ingress.service.routed import RoutedInferenceService
 from app.ingress.service.use_reports import UseReports
-from app.ingress.tracing.observer import Observer
-from app.native.choice import is_native
 from app.ray_adapter import store
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
 from app.ray_adapter.handles import connect
@@ -47,12 +32,11 @@ from app.rollout.reporter import OutcomeReporter
 from app.routing.handle_calls import HandleCalls
 from app.routing.last_table import LastTable
 from app.routing.manager_client import ManagerClient, follow
-from app.routing.router import Router
-from app.routing.table import NotLoaded, RoutingTable, VersionEntry
-from app.routing.waiting_room import WaitingLimits, WaitingRoom, resolve_loaded
+from app.routing.pools import Pools
+from app.routing.table import NotLoaded, RoutingTable
+from app.routing.waiting_room import resolve_loaded
 from app.settings.settings import ServerSettings
 from app.transport.event_loop_thread import LoopThread, freeze_heap
-from app.transport.memory.client_regions import use_mappings
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +55,6 @@ class Ingress:
         self._settings = settings
         self._key = key
         self._id = uuid.uuid4().hex
-        self._fronts: list[Front] = []
         self._health: list[ClusterHealth] = []
         connect(manager)
         self._manager = ManagerClient(manager, self._fault)
@@ -110,16 +93,16 @@ class Ingress:
             entry = self._router.resolve(name, version)
         except NotLoaded:
             entry = await self._plane.run(resolve_loaded(self._router, name, version))
-        submit = partial(self._submit, entry)
-        calls = HandleCalls(entry.model_config, submit, self._plane, name, version)
-        return await calls.call(*args, **kwargs)
 
-    def _submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Callable[[], None]:
-        return self._router.submit(entry, request, sink).cancel
+        def send(request: InferRequest, sink: Sink) -> Cancel:
+            return entry.target.submit(request, sink).cancel
+
+        calls = HandleCalls(entry.model_config, send, self._plane, name, version)
+        return await calls.call(*args, **kwargs)
 
     async def check_health(self) -> None:
         """Serve's health hook; raising makes Serve replace this replica."""
-        if not self._plane.alive or any(task.done() for task in self._following):
+        if not self._plane.alive or any(task.done() for task in self._serving.following):
             raise RuntimeError("the ingress no longer follows the repository manager or the file of tokens")
 
     async def __del__(self) -> None:
@@ -132,93 +115,46 @@ class Ingress:
         self._service.begin_exit()
         await asyncio.sleep(_NOTICE_S)
         grace = self._settings.server.exit_timeout_s
-        report = ExitReport(grace, self._fronts, self._router)
-        stopping = [asyncio.ensure_future(front.stop(grace)) for front in self._fronts]
+        report = ExitReport(grace, self._serving.fronts, self._router)
         reporting = asyncio.ensure_future(report.run())
-        await asyncio.gather(*stopping)
+        await self._serving.stop(grace)
         reporting.cancel()
         report.finish()
-        for task in self._following:
-            task.cancel()
         if self._service.peers is not None:
             await self._service.peers.close()
         await self._router.close(1.0)
-        await asyncio.to_thread(self._observer.close)
+        await self._serving.close()
         self._service.shared_memory.close()
 
     async def _start(self) -> None:
         settings = self._settings
-        if is_native(settings.cluster.data_plane):
-            use_mappings()
-        self._router = Router(self._node_id, self._key, settings.cluster.transport)
-        waiting = settings.residency
-        limits = WaitingLimits(waiting.waiting_requests, waiting.waiting_bytes, waiting.waiting_s)
-        room = self._router.waiting = WaitingRoom(self._router, self._manager.demand, limits)
-        use = UseReports(self._router, self._manager) if waiting.memory_bytes else None
-        shared_memory = SharedMemory(region_directory(self._key), settings.devices.allow_client_shm)
-        self._service = RoutedInferenceService(settings, self._router, self._manager, shared_memory)
-        live = LiveSettings(settings.log, TraceSettings(settings.trace))
+        pools = Pools(self._node_id, self._key, settings.cluster.transport)
+        self._router = router = make_router(settings, pools, self._manager.demand)
+        use = UseReports(router, self._manager) if settings.residency.memory_bytes else None
+        self._service = make_service(settings, router, self._manager, region_directory(self._key))
         alone = settings.ingress.replicas == 1
-        self._observer = Observer(live, self._manager.configure, "" if alone else f".{os.getpid()}")
+        self._serving = Serving(
+            settings, self._service, self._manager.configure, "" if alone else f".{os.getpid()}"
+        )
         if not alone:
             await self._open_peers()
         self._routing = asyncio.Event()
         last = LastTable(store, self._key).read
-        following = follow(self._manager, self._router, self._id, self._on_table, last)
+        following = follow(self._manager, router, self._id, self._on_table, last)
         self._health = self._cluster_health()
         watching = [health.watch() for health in self._health]
-        reporting = OutcomeReporter(self._service.rollouts, self._manager.report_outcomes, self._id).run()
+        reporting = OutcomeReporter(router.rollouts, self._manager.report_outcomes, self._id).run()
         using = [] if use is None else [use.run()]
         tasks = (following, *watching, reporting, *using)
-        self._following = [asyncio.get_running_loop().create_task(task) for task in tasks]
+        self._serving.following += [asyncio.get_running_loop().create_task(task) for task in tasks]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
-        latencies = settings.metrics.config
-        machine = Machine(settings.metrics.cpu, settings.metrics.gpu, settings.metrics.interval_ms)
-        send_buffers = SendBufferLimit(settings.ingress.send_buffer_bytes)
-        guard = self._open_guard()
-        reading = self._reading(send_buffers, guard, room, use)
-        self._fronts = await open_fronts(
-            settings,
-            self._service,
-            lambda: render(self._service, latencies, machine, reading()),
-            self._observer,
-            send_buffers,
-            guard,
-        )
-
-    def _reading(
-        self, send_buffers: SendBufferLimit, guard: Guard | None, room: WaitingRoom, use: UseReports | None
-    ) -> Callable[[], IngressReading]:
-        """Return what reads this process for `/metrics`."""
-        tokens = None if guard is None or guard.grants is None else guard.grants.counted
-        used = {"http": self._settings.http.certificates, "grpc": self._settings.grpc.certificates}
-        # Of the files as they are now: a front reads its certificate once, when it starts.
-        certificates = {front: files.expires_at() for front, files in used.items() if files is not None}
-
-        def read() -> IngressReading:
-            fronts = {front.name: FrontReading(front.connections, front.refusals) for front in self._fronts}
-            figures = None if use is None else use.figures
-            return IngressReading(send_buffers, fronts, certificates, tokens, room.counts, figures)
-
-        return read
-
-    def _open_guard(self) -> Guard | None:
-        """Return what decides who may do what; None if everybody may do everything unrecorded."""
-        if not self._settings.audits:
-            return None
-        access = self._settings.access
-        audit = Audit(access.audit_log)
-        if not access.tokens_file:
-            return Guard(None, audit)
-        watch = TokenWatch(access.tokens_file)
-        self._following.append(asyncio.get_running_loop().create_task(watch.follow()))
-        return Guard(watch.grants, audit)
+        await self._serving.open(use)
 
     async def _open_peers(self) -> None:
         peers = Peers(self._service.ensembles, self._key)
         host = listen_host(self._settings.cluster.channel_address)
-        await peers.open(socket_root(), host, self._router.open_control_pool(*self._deployment))
+        await peers.open(socket_root(), host, self._router.pools.open_control_pool(*self._deployment))
         self._service.peers = peers
 
     def _cluster_health(self) -> list[ClusterHealth]:
@@ -233,7 +169,7 @@ class Ingress:
         return ", ".join(filter(None, (health.lasting(_FAULT_S, now) for health in self._health)))
 
     def _on_table(self, table: RoutingTable) -> None:
-        self._observer.apply(table.live)
+        self._serving.observer.apply(table.live)
         if table.live is not None:
-            self._router.broadcast_control("log", msgspec.to_builtins(table.live.log))
+            self._router.pools.broadcast_control("log", msgspec.to_builtins(table.live.log))
         self._routing.set()

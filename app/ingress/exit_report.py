@@ -5,8 +5,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from app.dispatch.router import Router
 from app.ingress.fronts import Front
-from app.routing.router import Router
 from app.routing.table import VersionEntry
 
 logger = logging.getLogger(__name__)

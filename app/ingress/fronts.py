@@ -42,23 +42,27 @@ class Front(Protocol):
     async def stop(self, grace_s: float) -> None: ...
 
 
-async def open_fronts(
-    settings: ServerSettings,
-    service: InferenceService,
-    metrics: "Collect",
-    observer: Observer,
-    send_buffers: SendBufferLimit,
-    guard: Guard | None = None,
-) -> list[Front]:
+class Parts(NamedTuple):
+    """What fronts are made of."""
+
+    settings: ServerSettings
+    service: InferenceService
+    metrics: "Collect"
+    observer: Observer
+    send_buffers: SendBufferLimit
+    guard: Guard | None = None
+
+
+async def open_fronts(parts: Parts) -> list[Front]:
     """Listen for HTTP, gRPC, metrics and the protocols of clouds; a front that is disabled is not imported.
 
     Raises:
         OSError: an address or port cannot be used, or a certificate's file cannot be read.
         ValueError: a certificate does not fit its key.
     """
+    settings, guard = parts.settings, parts.guard
     if guard is not None and guard.grants is not None:
-        service = GuardedService(service)
-    parts = _Parts(settings, service, metrics, observer, send_buffers, guard)
+        parts = parts._replace(service=GuardedService(parts.service))
     opened: list[Front] = []
     for enabled, make in (
         (settings.grpc.enabled, _grpc),
@@ -70,17 +74,6 @@ async def open_fronts(
         if enabled:
             opened.append(await _listening(make(parts)))
     return opened
-
-
-class _Parts(NamedTuple):
-    """What fronts are made of; see `open_fronts`."""
-
-    settings: ServerSettings
-    service: InferenceService
-    metrics: "Collect"
-    observer: Observer
-    send_buffers: SendBufferLimit
-    guard: Guard | None
 
 
 class _Listener(Front, Protocol):
@@ -103,7 +96,7 @@ async def _listening(made: _Made) -> Front:
     return made.listener
 
 
-def _http(parts: _Parts) -> _Made:
+def _http(parts: Parts) -> _Made:
     from app.ingress.rest.front import HttpFront
 
     http, metrics = parts.settings.http, parts.settings.metrics
@@ -144,26 +137,26 @@ def _compatible_protocols(settings: HttpSettings) -> list["FindRoute"]:
     return found
 
 
-def _sagemaker(parts: _Parts) -> _Made:
+def _sagemaker(parts: Parts) -> _Made:
     from app.ingress.clouds.sagemaker import SageMakerFront
 
     return _platform(parts, SageMakerFront, "SageMaker", "Sagemaker HTTPService")
 
 
-def _vertex_ai(parts: _Parts) -> _Made:
+def _vertex_ai(parts: Parts) -> _Made:
     from app.ingress.clouds.vertex_ai import VertexAiFront
 
     return _platform(parts, VertexAiFront, "Vertex AI", "Vertex AI HTTPService")
 
 
-def _platform(parts: _Parts, kind: type["PlatformFront"], name: str, title: str) -> _Made:
+def _platform(parts: Parts, kind: type["PlatformFront"], name: str, title: str) -> _Made:
     settings, service, metrics, observer, send_buffers, guard = parts
     place = settings.clouds.fronts(settings.http)[name]
     front = kind(service, place, settings.clouds, metrics, observer, send_buffers, guard)
     return _Made(front, title, place.address, place.port)
 
 
-def _grpc(parts: _Parts) -> _Made:
+def _grpc(parts: Parts) -> _Made:
     from app.ingress.grpc.front import GrpcFront
 
     settings, service, _, observer, send_buffers, guard = parts
@@ -174,7 +167,7 @@ def _grpc(parts: _Parts) -> _Made:
     return _Made(front, "GRPCInferenceService", settings.grpc.address, settings.grpc.port)
 
 
-def _metrics(parts: _Parts) -> _Made:
+def _metrics(parts: Parts) -> _Made:
     from app.ingress.metrics.front import MetricsFront
 
     place = parts.settings.metrics

@@ -83,7 +83,7 @@ class CandidateCall(InFlight):
         sink: Sink,
         may_repeat: bool = True,
     ) -> "CandidateCall":
-        """Ask the candidate; raise as `Router.submit` when neither version can be asked."""
+        """Ask the candidate; raise as `Target.submit` when neither version can be asked."""
         call = cls(versions, candidate, request, sink, may_repeat)
         try:
             call.call = versions.send(candidate, call.request, call._on_answer)

@@ -1,7 +1,8 @@
 """One step of a rollout in this process: which version gets a request, and what became of it."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -18,7 +19,6 @@ from app.rollout.mirror import Expected, Mirror
 from app.rollout.rescue import RescueBudget
 from app.rollout.tally import StepTally, record
 from app.routing.canary import Diffusion, draws_candidate
-from app.routing.router import Router
 from app.routing.table import VersionEntry
 
 _ABSENT_S: Final = 60.0
@@ -26,6 +26,22 @@ _ABSENT_S: Final = 60.0
 _ABSENT_LOADS: Final = 3
 """As many times as its load took are waited for."""
 _MAX_LOSSES: Final = 2
+
+
+class Versions(Protocol):
+    """The router, as it tells the state of the two versions."""
+
+    def available(self, entry: VersionEntry) -> bool:
+        """Return whether a request to this version would be accepted now."""
+
+    def losses(self, entry: VersionEntry) -> int:
+        """Return how many replicas of a version were lost since it is routed to, other than by a drain."""
+
+    def is_at(self, entry: VersionEntry, call: Call) -> bool:
+        """Return whether a request in flight is at a replica of a version."""
+
+    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
+        """Send a request to the replica of one of these versions that has its sequence."""
 
 
 class LiveSplit:
@@ -44,7 +60,7 @@ class LiveSplit:
     stable: VersionEntry
 
     def __init__(
-        self, router: Router, tally: StepTally, flights: Flights, mirror: Mirror | None = None
+        self, router: Versions, tally: StepTally, flights: Flights, mirror: Mirror | None = None
     ) -> None:
         """`follow` completes it. Without `mirror` no requests are mirrored."""
         self.flights = flights
@@ -70,8 +86,8 @@ class LiveSplit:
             if (candidate.decoupled, candidate.keeps_sequences) != (stable.decoupled, stable.keeps_sequences):
                 self._give_up("only one of the two versions is decoupled, or keeps sequences")
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
-        """Start a request; see `Router.submit`."""
+    def start(self, request: InferRequest, sink: Sink) -> Call:
+        """Start a request; see `Target.submit`."""
         draws = draws_candidate(self.split, request, self._diffusion)
         if self.split.held_back and not draws:  # for comparison only: not worth an error
             draws = not self._available(self.stable)
@@ -79,13 +95,13 @@ class LiveSplit:
         if request.sequence_id and self.stable.keeps_sequences:
             return self._submit_sequence(candidate is not None, request, sink)
         if request.mirrored:
-            return self._router.submit(candidate or self.stable, request, sink)
+            return (candidate or self.stable).route.submit(request, sink)
         self._budget.earn()
         if candidate is not None:
             return CandidateCall.start(self, candidate, request, sink, self.split.stable_on_error)
         if self._mirrors(request):
             sink = partial(self._on_mirrored, request, Answer(request), sink)
-        send = partial(self._router.submit, self.stable, request)
+        send = partial(self.stable.route.submit, request)
         return CountedCall.start(self, False, request, send, sink)
 
     def look(self) -> None:
@@ -101,7 +117,7 @@ class LiveSplit:
 
     def send(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Start a request of one of the two versions."""
-        return self._router.submit(entry, request, sink)
+        return entry.route.submit(request, sink)
 
     def entry(self, is_candidate: bool) -> VersionEntry:
         """Return a version; the stable one when there is no candidate any more."""

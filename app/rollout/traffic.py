@@ -1,5 +1,6 @@
 """The requests of this process to models in a rollout, each sent to one of two versions."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from app.core.errors import InferError
@@ -10,11 +11,12 @@ from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutState
 from app.core.tensors import InferRequest
 from app.rollout.flights import CallLater, Flights
-from app.rollout.live_split import LiveSplit
+from app.rollout.live_split import LiveSplit, Versions
 from app.rollout.mirror import Mirror
 from app.rollout.tally import StepTally
-from app.routing.router import Router
-from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
+from app.routing.refusals import not_ready
+from app.routing.table import ModelState, RoutingTable, VersionEntry
+from app.routing.targets import Routes
 
 MAX_TALLIES: Final = 1024
 """Steps whose outcomes are kept until they are reported; those of the oldest are dropped above."""
@@ -24,7 +26,7 @@ class RolloutTraffic:
     """Splits the requests of a router by its newest table. Runs on the data-plane loop."""
 
     def __init__(
-        self, router: Router, mirror: Mirror | None = None, call_later: CallLater | None = None
+        self, router: Versions, mirror: Mirror | None = None, call_later: CallLater | None = None
     ) -> None:
         """Without `mirror` no requests are mirrored; `call_later` is the loop's by default."""
         self._call_later = call_later
@@ -35,16 +37,12 @@ class RolloutTraffic:
         self._tallies: dict[tuple[str, int], StepTally] = {}
         self._taken: dict[str, Outcomes] = {}
 
-    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
-        """As `app.routing.router.Splits.submit`."""
-        live = self._live.get(entry.name)
-        current = self._router.resolve(entry.name) if live is None else live.stable
-        if current.decoupled != entry.decoupled:  # replaced since it was resolved: the caller is unprepared
-            raise not_ready(entry)
-        return self._router.submit(current, request, sink) if live is None else live.submit(request, sink)
+    def live(self, name: str) -> LiveSplit | None:
+        """Return the step of a model's rollout, if one is on."""
+        return self._live.get(name)
 
     def follow(self, table: RoutingTable) -> None:
-        """As `app.routing.router.Splits.follow`; called once the router has the table."""
+        """Split by this table from now on; called once the router has it."""
         found = ((split, _resolved(table, split.name)) for split in table.splits)
         # Without a READY stable version there is nothing to split.
         self._live = {split.name: self._followed(table, split) for split, entry in found if entry.split}
@@ -111,3 +109,27 @@ def _resolved(table: RoutingTable, name: str) -> VersionEntry:
         return table.resolve(name)
     except InferError:
         return VersionEntry(name, 0, ModelState.UNAVAILABLE)
+
+
+@dataclass(slots=True, eq=False)
+class SplitTarget:
+    """A model in a rollout, whose versions both may answer; `entry` is the stable one, with the split."""
+
+    entry: VersionEntry
+    routes: Routes
+    traffic: RolloutTraffic
+
+    @property
+    def available(self) -> bool:
+        """As `Target.available`: whether the stable version is."""
+        live = self.traffic.live(self.entry.name)
+        return live is not None and live.stable.route.available
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """As `Target.submit`."""
+        live = self.traffic.live(self.entry.name)
+        if live is None:
+            return self.routes.otherwise(self.entry, request, sink)
+        if live.stable.decoupled != self.entry.decoupled:  # replaced since: the caller is unprepared
+            raise not_ready(self.entry.model, self.entry.version)
+        return live.start(request, sink)

@@ -19,7 +19,7 @@ from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedO
 from app.transport.event_loop_thread import LoopThread
 
 Arrays = dict[str, npt.NDArray[Any]]
-Submit = Callable[[InferRequest, Sink], Callable[[], None]]
+Send = Callable[[InferRequest, Sink], Callable[[], None]]
 """Sends a request, on the data-plane loop; returns the function that cancels it there."""
 
 MAX_WAITING: Final = 1024
@@ -30,10 +30,10 @@ class HandleCalls:
     """Answers calls made on Serve's loop by submitting them on the data-plane loop."""
 
     def __init__(
-        self, config: mc.ModelConfig, submit: Submit, plane: LoopThread, name: str = "", version: str = ""
+        self, config: mc.ModelConfig, send: Send, plane: LoopThread, name: str = "", version: str = ""
     ) -> None:
         """`name` and `version` address the requests, by default to the model of `config`."""
-        self._submit = submit
+        self._send = send
         self._plane = plane
         self._target = name or config.name, version
         self._datatypes = {spec.name: spec.datatype for spec in input_specs(config)}
@@ -79,7 +79,7 @@ class HandleCalls:
         responses = _Responses(asyncio.get_running_loop())
         response = None
         try:
-            await self._plane.run(responses.start(self._submit, request))
+            await self._plane.run(responses.start(self._send, request))
             while response is None or not response.final:
                 response = await responses.next()
                 if response.outputs or response.failure is not None:
@@ -97,9 +97,9 @@ class _Responses:
         self._waiting: asyncio.Queue[InferResponse] = asyncio.Queue()
         self._cancel: Callable[[], None] | None = None
 
-    async def start(self, submit: Submit, request: InferRequest) -> None:
+    async def start(self, send: Send, request: InferRequest) -> None:
         """Submit the request; runs on the data-plane loop."""
-        self._cancel = submit(request, self.put)
+        self._cancel = send(request, self.put)
 
     def cancel(self) -> None:
         """Cancel the request if it was submitted; called on the data-plane loop."""

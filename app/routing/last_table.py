@@ -6,7 +6,8 @@ import logging
 from contextlib import suppress
 from typing import Final, Protocol
 
-from app.routing.table import RoutingTable, decode_table
+from app.routing.table import RoutingTable
+from app.routing.table_bytes import decode_table
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from app.core.residency import ResidencyReport, UseReport
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange, RolloutStatus
-from app.routing.table import RoutingTable, decode_table
+from app.routing.table import RoutingTable
+from app.routing.table_bytes import decode_table
 
 logger = logging.getLogger(__name__)
 

@@ -67,6 +67,8 @@ class ReplicaPool:
     @property
     def available(self) -> bool:
         """Whether a request could be sent now to a replica that reports its model ready."""
+        if self._closed:
+            return False
         return any(channel.ready and not (channel.draining or channel.closing) for channel in self._open)
 
     @property
@@ -165,6 +167,7 @@ class ReplicaPool:
     async def close(self, grace: float) -> None:
         """Stop connecting; close all channels once no request is in flight, or after `grace` seconds."""
         self._closed = True
+        self._preferred = []  # those that have resolved to it are sent elsewhere
         self._wanted = {}
         for task in self._tasks.values():
             task.cancel()
@@ -246,6 +249,8 @@ class ReplicaPool:
 
     def _update_preferred(self, _: Channel) -> None:
         """Update the preferred channels: one was added or removed, or its model's readiness changed."""
+        if self._closed:
+            return
         self._preferred = (
             [channel for channel in self._open if channel.ready]
             or [channel for channel in self._open if not channel.suspected]

@@ -3,27 +3,25 @@
 A table is immutable and numbered; a newer one replaces it as a whole.
 """
 
-import zlib
-from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
+from typing import Protocol
 
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.config.version_policy import parse_version
-from app.core.encoding import to_msgpack
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
+from app.core.inference import Target
 from app.core.observability.live_settings import LiveSettings
 from app.core.rollout.split import Split
 from app.core.sequences import keeps_sequences
+from app.routing.refusals import RETRY_S, no_version, not_ready, unknown, unknown_text
 from app.routing.scale import Scale
 
 NO_VERSION = -1
-_RETRY_S = 1.0
-"""When to ask again for a model that is loading."""
 UNLOADED = "unloaded"
 """The reason of an UNAVAILABLE version that was loaded before."""
 IDLE = "idle"
@@ -42,6 +40,16 @@ class ModelState(StrEnum):
     READY = "READY"
     UNLOADING = "UNLOADING"
     UNAVAILABLE = "UNAVAILABLE"
+
+
+class Composer(Protocol):
+    """The router of a process, as the entries of its tables use it."""
+
+    def compose(self, entry: "VersionEntry") -> Target:
+        """Return what answers the requests of a version."""
+
+    def tapped(self, entry: "VersionEntry") -> Target:
+        """Return the same behind the tap of this process, if it has one."""
 
 
 class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
@@ -72,6 +80,24 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     scale: Scale | None = None
     split: Split | None = None
     rival: "VersionEntry | None" = None
+
+    def compose_by(self, composer: Composer) -> None:
+        """Have a router compose the targets, each when it is first used."""
+        vars(self).update(composer=composer)
+        vars(self).pop("route", None)
+        vars(self).pop("target", None)
+
+    @cached_property
+    def target(self) -> Target:
+        """What callers send the requests to: fronts, steps of ensembles, models that call models."""
+        composer: Composer = vars(self)["composer"]
+        return composer.tapped(self)
+
+    @cached_property
+    def route(self) -> Target:
+        """What the target leads to: where kinds of routing send requests that they have from a caller."""
+        composer: Composer = vars(self)["composer"]
+        return composer.compose(self)
 
     def answering(self, version: str) -> "VersionEntry":
         """Return the entry of the version that has answered a request, this one or its rival."""
@@ -183,7 +209,7 @@ class NotLoaded(InferError):
 
     def __init__(self, entry: VersionEntry) -> None:
         text = f"model '{entry.model}' version {entry.version} is not loaded yet"
-        super().__init__(ErrorCode.UNAVAILABLE, text, retry_after_s=_RETRY_S)
+        super().__init__(ErrorCode.UNAVAILABLE, text, retry_after_s=RETRY_S)
         self.entry = entry
 
 
@@ -214,6 +240,22 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     def split_by_name(self) -> dict[str, Split]:
         """Rollouts by identifier of the model."""
         return {split.name: split for split in self.splits}
+
+    def compose_by(self, composer: Composer) -> None:
+        """Have a router compose the targets of all entries."""
+        for entry in (*self.entries, *self._split_entries.values()):
+            entry.compose_by(composer)
+
+    @cached_property
+    def _split_entries(self) -> dict[str, VersionEntry]:
+        """What no version of a model in a rollout resolves to, by identifier, where there is a stable one."""
+        found = {}
+        for name, split in self.split_by_name.items():
+            versions, ready = self.by_name.get(name, {}), self.ready_versions(name)
+            if split.stable in ready:
+                rival = versions[split.candidate] if split.candidate in ready else None
+                found[name] = msgspec.structs.replace(versions[split.stable], split=split, rival=rival)
+        return found
 
     @cached_property
     def by_name(self) -> dict[str, dict[int, VersionEntry]]:
@@ -276,7 +318,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         if len(found) == 1:
             return found[0]
         if not found:
-            raise invalid_arg(_unknown(name))
+            raise invalid_arg(unknown_text(name))
         raise invalid_arg(
             f"There are {len(found)} identifiers of model '{name}' in global map, model namespace must be "
             "provided to resolve ambiguity."
@@ -335,54 +377,16 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
         self.require_started()
         versions = self.by_name.get(self.identify(name))
         if versions is None:
-            raise not_found(_unknown(name)) if self.initialised else _loading(_unknown(name), "models are")
+            raise unknown(name, self.initialised)
         if number is None:
             ready = self.ready_versions(name)
             if not ready:
-                raise _no_version(name, versions)
+                loading = [number for number, entry in versions.items() if entry.state is ModelState.LOADING]
+                raise no_version(name, loading[-1] if loading else None)
             newest = versions[ready[-1]]
-            split = self.split_by_name.get(newest.name)
-            if split is None or split.stable not in ready:
-                return newest
-            rival = versions[split.candidate] if split.candidate in ready else None
-            return msgspec.structs.replace(versions[split.stable], split=split, rival=rival)
+            return self._split_entries.get(newest.name, newest)
         if number not in versions:
             raise not_found(f"Request for unknown model: '{name}' version {number} is not found")
         if versions[number].state is not ModelState.READY:
-            raise _not_ready(name, number)
+            raise not_ready(name, number)
         return versions[number]
-
-
-def encode_table(table: RoutingTable) -> bytes:
-    """Return the bytes by which a table travels: 39 an entry instead of 256."""
-    return zlib.compress(to_msgpack(table), 1)
-
-
-def decode_table(data: bytes) -> RoutingTable:
-    """Return the table of `encode_table`."""
-    return msgspec.msgpack.decode(zlib.decompress(data), type=RoutingTable)
-
-
-def _no_version(name: str, versions: Mapping[int, VersionEntry]) -> InferError:
-    text = f"Request for unknown model: '{name}' has no available versions"
-    loading = [number for number, entry in versions.items() if entry.state is ModelState.LOADING]
-    return _loading(text, f"version {loading[-1]} is") if loading else not_found(text)
-
-
-def _loading(text: str, what: str) -> InferError:
-    """Return an error by which a client tries again; Triton's text is NOT_FOUND, which says not to."""
-    return InferError(ErrorCode.UNAVAILABLE, f"{text}: {what} loading", retry_after_s=_RETRY_S)
-
-
-def _unknown(name: str) -> str:
-    return f"Request for unknown model: '{name}' is not found"
-
-
-def _not_ready(name: str, version: int) -> InferError:
-    return unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
-
-
-def not_ready(entry: VersionEntry, why: str = "") -> InferError:
-    """Return the error for a version that is READY in the table but has no usable replica."""
-    error = _not_ready(entry.model, entry.version)
-    return unavailable(f"{error.message}: {why}") if why else error

@@ -14,10 +14,11 @@ import msgspec
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.failures import CANCELLED, EXPIRED, shutting_down
-from app.core.inference import Call, InFlight, Sink
+from app.core.inference import InFlight, Sink
 from app.core.tasks import Tasks
 from app.core.tensors import InferRequest
-from app.routing.table import NotLoaded, VersionEntry, not_ready
+from app.routing.refusals import not_ready
+from app.routing.table import NotLoaded, VersionEntry
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +43,6 @@ class Models(Protocol):
     """The router, as the waiting room uses it."""
 
     def resolve(self, name: str, version: str = "") -> VersionEntry: ...
-
-    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call: ...
 
     async def wait_for_replica(self, name: str, version: int, timeout: float) -> bool:
         """Return whether there is nothing more to wait for: a replica is connected, or there will be none."""
@@ -116,7 +115,7 @@ class WaitingRoom:
         self._tasks = Tasks()
         self.counts = WaitingCounts()
 
-    def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> "WaitingCall":
+    def hold(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> "WaitingCall":
         """Hold a request; it is resolved again, and submitted, when its version is available.
 
         Raises:
@@ -241,8 +240,12 @@ class WaitingCall(InFlight):
         try:
             current = self._models.resolve(request.model_name, request.model_version)
             if current.decoupled != self._entry.decoupled:  # the caller is prepared for the other kind
-                raise not_ready(current, "only its load told whether it is decoupled; send the request again")
-            self.call = self._models.submit(current, request, self.deliver)
+                raise not_ready(
+                    current.model,
+                    current.version,
+                    "only its load told whether it is decoupled; send the request again",
+                )
+            self.call = current.route.submit(request, self.deliver)
         except Exception as error:
             self.fail(error)
 

@@ -22,13 +22,11 @@ from app.core.inference import Cancel, Sink
 from app.core.statistics import EnsembleReports
 from app.core.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse
-from app.ensemble.runner import EnsembleRunner
+from app.dispatch.router import Router
 from app.rollout.reporter import OutcomeReporter
-from app.rollout.traffic import RolloutTraffic
 from app.routing.manager_client import ManagerClient, follow
-from app.routing.router import Router
+from app.routing.pools import Pools
 from app.routing.table import NotLoaded, VersionEntry
-from app.routing.waiting_room import WaitingRoom
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Request
 from backends.python.api.calls import Calls
@@ -52,9 +50,7 @@ class Connection:
 
     def __init__(self, router: Router, manager: ManagerClient) -> None:
         self.router = router
-        self.ensembles = router.ensembles = EnsembleRunner(router)
         self.manager = manager
-        self.rollouts = router.splits = RolloutTraffic(router)
         self._tasks = Tasks()
 
     @classmethod
@@ -67,14 +63,14 @@ class Connection:
         loop = asyncio.get_running_loop()
         # Opening a handle calls the controller, and blocks.
         handle = await loop.run_in_executor(None, cluster.open_manager, spec.manager)
-        router = Router(cluster.node_id(), spec.key, spec.server.transport, cluster.watch_replicas)
+        pools = Pools(cluster.node_id(), spec.key, spec.server.transport, cluster.watch_replicas)
         manager = ManagerClient(handle)
-        router.waiting = WaitingRoom(router, manager.demand)
+        router = Router(pools, demand=manager.demand)
         connection = cls(router, manager)
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
         following = follow(connection.manager, router, watcher, lambda _: routing.set())
-        reporting = OutcomeReporter(connection.rollouts, connection.manager.report_outcomes, watcher).run()
+        reporting = OutcomeReporter(router.rollouts, connection.manager.report_outcomes, watcher).run()
         for work in (following, reporting):
             connection._tasks.start(work)
         try:
@@ -155,7 +151,7 @@ class ModelCalls(Calls):
     def ensembles(self) -> EnsembleReports:
         """Return the counters of the ensembles that the calls ran here; on the data-plane loop."""
         opened = self._opened()
-        return [] if opened is None else opened.ensembles.reports()
+        return [] if opened is None else opened.router.ensembles.reports()
 
     async def close(self) -> None:
         """Close the connection, if a call opened one; on the data-plane loop."""
@@ -234,7 +230,7 @@ class ModelCalls(Calls):
                 return
             if entry.split is not None:
                 request = call.split_request()
-            sent = router.submit(entry, request, call.deliver)
+            sent = entry.target.submit(request, call.deliver)
         except NotLoaded as idle:
             self._send_after(router.wait_loaded(idle.entry), call, decoupled)
             return

@@ -24,8 +24,9 @@ from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.orphans import end_with_raylet
 from app.ray_adapter.serve_log import omit_failures
 from app.routing.last_table import LastTable
-from app.routing.router import Router
-from app.routing.table import RoutingTable, encode_table
+from app.routing.pools import Pools
+from app.routing.table import RoutingTable
+from app.routing.table_bytes import encode_table
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog, PollFailure, UnknownModel
@@ -331,8 +332,8 @@ class RepositoryManager:
         if self._settings.repository.control_mode == "poll" and self._settings.repository.poll_interval_s:
             self._background.start(self._poll(poller))
 
-    def _channels(self) -> Router:
-        return Router(node_id(), self._key, self._settings.cluster.transport)
+    def _channels(self) -> Pools:
+        return Pools(node_id(), self._key, self._settings.cluster.transport)
 
     def _follow_nodes(self) -> None:
         """Read the GPUs of the nodes; where channels reach other nodes, follow the nodes from now on."""

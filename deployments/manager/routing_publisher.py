@@ -9,7 +9,8 @@ from app.core.observability.live_settings import LiveSettings, decode_change, de
 from app.core.observability.log import LogConfig
 from app.core.rollout.split import Split
 from app.routing.last_table import LastTable
-from app.routing.table import RoutingTable, VersionEntry, encode_table
+from app.routing.table import RoutingTable, VersionEntry
+from app.routing.table_bytes import encode_table
 from deployments.rollout.lingering import Lingering
 
 PUBLISH_S = 0.1

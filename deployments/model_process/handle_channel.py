@@ -24,7 +24,7 @@ class HandleChannel:
         self._address = f"unix:{path}"
         self._opening: asyncio.Task[Channel] | None = None
 
-    def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+    def send(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
         """Send a request as soon as there is a channel; return the function that cancels it.
 
         Raises:

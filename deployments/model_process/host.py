@@ -237,13 +237,13 @@ class ProcessReplica:
         """Return "": a process that ends is started again."""
         return ""
 
-    def submit(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
+    def send(self, request: InferRequest, sink: Sink) -> Callable[[], None]:
         """Send a request of a Serve handle to the process; on the data-plane loop.
 
         Raises:
             InferError: UNAVAILABLE while it is started again.
         """
-        return self._calls.submit(request, sink)
+        return self._calls.send(request, sink)
 
     async def close(self) -> None:
         """Have the process finish its requests, unload and end."""

@@ -151,7 +151,7 @@ class Replica:
             return f"an instance thread of model '{self._spec.name}' has died"
         return self.served.instances.stuck()
 
-    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
+    def send(self, request: InferRequest, sink: Sink) -> Cancel:
         """Submit a request of a Serve handle; see `ServedModel.submit`."""
         assert self.served is not None
         return self.served.submit(request, sink)

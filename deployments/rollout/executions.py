@@ -7,7 +7,7 @@ from typing import Final
 
 from app.core.rollout.outcomes import COMPUTE, Executions, Outcomes, VersionOutcomes, joined
 from app.routing.pool import ReplicaPool
-from app.routing.router import Router
+from app.routing.pools import Pools
 from app.transport.channel.survey import ask
 from deployments.rollout.machine import Record
 from deployments.spec import ModelSpec
@@ -20,14 +20,14 @@ class ExecutionReader:
 
     Args:
         served: returns the specs of the deployed versions, by application.
-        make_router: makes what opens channels to replicas; called for the first rollout.
+        open_pools: makes what opens channels to replicas; called for the first rollout.
     """
 
     def __init__(
-        self, served: Callable[[], Mapping[str, ModelSpec]], make_router: Callable[[], Router]
+        self, served: Callable[[], Mapping[str, ModelSpec]], open_pools: Callable[[], Pools]
     ) -> None:
         self._served = served
-        self._make_router = make_router
+        self._open_pools = open_pools
         self._pools: dict[str, ReplicaPool] = {}
 
     async def read(self, record: Record) -> Outcomes:
@@ -43,7 +43,7 @@ class ExecutionReader:
         served = self._served()
         for application in list(self._pools):
             if application not in served or served[application].identifier not in names:
-                self._router.close_control_pool(application)
+                self._channels.close_control_pool(application)
                 del self._pools[application]
 
     async def _read(self, name: str, version: int) -> Executions:
@@ -56,10 +56,10 @@ class ExecutionReader:
     def _pool(self, spec: ModelSpec) -> ReplicaPool:
         pool = self._pools.get(spec.application)
         if pool is None:
-            pool = self._router.open_control_pool(spec.name, spec.application)
+            pool = self._channels.open_control_pool(spec.name, spec.application)
             self._pools[spec.application] = pool
         return pool
 
     @cached_property
-    def _router(self) -> Router:
-        return self._make_router()
+    def _channels(self) -> Pools:
+        return self._open_pools()

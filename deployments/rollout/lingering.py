@@ -8,7 +8,7 @@ from typing import Final
 
 from app.core.residency import USE, ReplicaUse
 from app.routing.pool import ReplicaPool
-from app.routing.router import Router
+from app.routing.pools import Pools
 from app.routing.table import VersionEntry
 from app.transport.channel.survey import ask
 
@@ -28,14 +28,14 @@ class Lingering:
         entries: those that are kept, by application.
     """
 
-    def __init__(self, make_router: Callable[[], Router] | None = None) -> None:
-        """`make_router` makes what opens channels to replicas; without one nothing is kept."""
-        self._make_router = make_router
+    def __init__(self, open_pools: Callable[[], Pools] | None = None) -> None:
+        """`open_pools` makes what opens channels to replicas; without one nothing is kept."""
+        self._open_pools = open_pools
         self.entries: dict[str, VersionEntry] = {}
 
     def keep(self, entry: VersionEntry) -> None:
         """Keep a version that is being taken out of service, if it has sequences to keep."""
-        if self._make_router is not None and entry.application and entry.keeps_sequences:
+        if self._open_pools is not None and entry.application and entry.keeps_sequences:
             self.entries[entry.application] = entry
 
     async def ended(self, application: str, wanted: Callable[[], bool]) -> bool:
@@ -60,11 +60,11 @@ class Lingering:
             logger.exception("waiting for the sequences of '%s' version %d", entry.name, entry.version)
         finally:
             del self.entries[application]
-            self._router.close_control_pool(application)
+            self._channels.close_control_pool(application)
         return True
 
     async def _wait(self, entry: VersionEntry, wanted: Callable[[], bool]) -> None:
-        pool = self._router.open_control_pool(entry.model, entry.application)
+        pool = self._channels.open_control_pool(entry.model, entry.application)
         await pool.wait_available(_CONNECT_S)
         while wanted() and await self._has_sequences(pool):
             await linger_pause(_LOOK_S)
@@ -75,6 +75,6 @@ class Lingering:
         return len(answers) < len(pool.channels) or any(use.sequences for _, use in answers)
 
     @cached_property
-    def _router(self) -> Router:
-        assert self._make_router is not None
-        return self._make_router()
+    def _channels(self) -> Pools:
+        assert self._open_pools is not None
+        return self._open_pools()

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.ray_adapter.applications import ReplicaCounts, replica_counts, scale_deployment
 from app.ray_adapter.node import gpus_by_node
 from app.routing.pool import ReplicaPool
-from app.routing.router import Router
+from app.routing.pools import Pools
 from app.routing.scale import Scale
 from app.transport.channel.client import Channel
 from app.transport.channel.survey import ask
@@ -55,19 +55,19 @@ class Autoscaler:
 
     Args:
         served: the versions.
-        make_router: makes what opens channels to replicas; called when there is a version to scale.
+        open_pools: makes what opens channels to replicas; called when there is a version to scale.
         in_rollout: returns whether a model has a rollout that is on.
     """
 
     def __init__(
         self,
         served: Served,
-        make_router: Callable[[], Router],
+        open_pools: Callable[[], Pools],
         in_rollout: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._served = served
         self._in_rollout = in_rollout
-        self._make_router = make_router
+        self._open_pools = open_pools
         self._versions: dict[str, ScaledVersion] = {}
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
@@ -125,8 +125,8 @@ class Autoscaler:
             await asyncio.to_thread(scale_deployment, spec.application, spec.name, replicas)
 
     @cached_property
-    def _router(self) -> Router:
-        return self._make_router()
+    def _channels(self) -> Pools:
+        return self._open_pools()
 
     def _follow(self) -> None:
         """Begin with versions that are served now, and end with those that are not."""
@@ -135,12 +135,12 @@ class Autoscaler:
             # The name may be that of another load already.
             if application not in served or served[application].loaded_at != version.loaded_at:
                 del self._versions[application]
-                self._router.close_control_pool(application)
+                self._channels.close_control_pool(application)
         for application in served.keys() - self._versions.keys():
             spec = served[application]
             bounds = _bounds(spec.config)
             if bounds is not None:
-                pool = self._router.open_control_pool(spec.name, application)
+                pool = self._channels.open_control_pool(spec.name, application)
                 self._versions[application] = ScaledVersion(
                     spec, bounds, pool, self._served, self._in_rollout
                 )

@@ -115,7 +115,7 @@ class ModelVersion:
             return Description(self._spec, error=f"Internal: {type(error).__name__}: {text_of(error)}")
         if not described.error:
             config = mc.ModelConfig.FromString(described.config)
-            self._handle = HandleCalls(config, self._replica.submit, self._plane)
+            self._handle = HandleCalls(config, self._replica.send, self._plane)
         return self._of_this(described)
 
     def _make(self, local: ModelSpec) -> Replica | ProcessReplica:

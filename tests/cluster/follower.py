@@ -3,7 +3,7 @@
 import ray
 
 from app.ray_adapter.handles import open_handle
-from app.routing.table import decode_table
+from app.routing.table_bytes import decode_table
 
 ray.init(log_to_driver=False)
 manager = open_handle("repository-manager", "nereid")

@@ -11,6 +11,7 @@ from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ensemble.runner import EnsembleRunner
 from app.routing.table import ModelState, RoutingTable, VersionEntry
+from tests.unit.composed import Composed
 
 FP32 = "data_type: TYPE_FP32 dims: [ 4 ]"
 
@@ -84,12 +85,12 @@ class Asked:
         self.sink(InferResponse(self.request.model_name, "1", outputs, "", {}, final, failure))
 
 
-class Models:
+class Models(Composed):
     """Routes ensembles to a runner, and holds the requests of all other models."""
 
     def __init__(self, **configs: str) -> None:
         self.table = RoutingTable(1, True, tuple(entry(name, config) for name, config in configs.items()))
-        self.runner = EnsembleRunner(self)
+        self.ensembles = EnsembleRunner(self)
         self.asked: list[Asked] = []
         self.responses: list[InferResponse] = []
         self.out: set[str] = set()
@@ -100,19 +101,18 @@ class Models:
         return self.table.resolve(name, version)
 
     def available(self, found: VersionEntry) -> bool:
-        return self.runner.available(found) if found.ensemble else found.name not in self.out
+        return self.ensembles.available(found) if found.ensemble else found.name not in self.out
 
     def submit(self, found: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if found.ensemble:
-            return self.runner.submit(found, request, sink)
+            return self.ensembles.start(found, request, sink)
         self.asked.append(Asked(request, sink))
         return self.asked[-1]
 
     def infer(self, *inputs: Tensor, name: str = "e", **fields: Any) -> Call:
         """Send a request; its responses go to `responses`."""
-        return self.submit(
-            self.resolve(name), InferRequest(name, "", inputs, **fields), self.responses.append
-        )
+        request = InferRequest(name, "", inputs, **fields)
+        return self.resolve(name).target.submit(request, self.responses.append)
 
     def waiting(self) -> list[str]:
         """Names of the models that have a request, in the order of the requests."""

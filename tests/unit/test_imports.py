@@ -26,17 +26,16 @@ app.core:
 app.core.config: app.core
 app.core.observability: app.core
 app.core.rollout: app.core
-app.engine: app.access app.core app.core.config app.core.observability app.core.rollout app.ingress
-    app.ingress.access app.ingress.client_memory app.ingress.metrics app.ingress.net
-    app.ingress.service app.ingress.tracing app.native app.ray_adapter app.routing app.settings
-    app.transport app.transport.channel app.transport.memory backends.python.api deployments
-    deployments.bls deployments.manager deployments.model_store deployments.replica
-    deployments.rollout deployments.scheduling.dynamic
-app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.channel
-app.ingress: app.access app.core app.core.observability app.ingress.access app.ingress.client_memory
-    app.ingress.clouds app.ingress.compatible app.ingress.grpc app.ingress.metrics app.ingress.net
-    app.ingress.rest app.ingress.service app.ingress.tracing app.native app.protocol app.ray_adapter
-    app.rollout app.routing app.settings app.transport app.transport.channel app.transport.memory
+app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
+app.engine: app.core app.core.config app.core.rollout app.dispatch app.ingress app.ingress.service
+    app.ingress.tracing app.ray_adapter app.routing app.settings app.transport app.transport.channel
+    backends.python.api deployments deployments.bls deployments.manager deployments.model_store
+    deployments.replica deployments.rollout deployments.scheduling.dynamic
+app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.memory
+app.ingress: app.access app.cache app.core app.core.observability app.dispatch app.ingress.access
+    app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc app.ingress.metrics
+    app.ingress.net app.ingress.rest app.ingress.service app.ingress.tracing app.native app.ray_adapter
+    app.rollout app.routing app.settings app.transport app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.transport.memory
@@ -59,8 +58,8 @@ app.ingress.net: app.core app.protocol.grpc
 app.ingress.rest: app.core app.core.config app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.native app.protocol
     app.protocol.http app.protocol.observability app.routing app.settings
-app.ingress.service: app.access app.cache app.core app.core.config app.core.rollout app.ensemble
-    app.ingress.client_memory app.rollout app.routing app.settings app.transport app.transport.channel
+app.ingress.service: app.access app.core app.core.config app.core.rollout app.dispatch app.ensemble
+    app.ingress.client_memory app.routing app.settings app.transport app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
 app.inprocess: app.core app.core.config app.core.observability app.engine app.ingress.metrics
     app.protocol.http app.settings backends.python.api
@@ -120,7 +119,7 @@ backends.rtsp: app.core backends
 backends.tensorflow: app.core app.core.config backends
 backends.tensorrt: app.core app.core.config backends backends.cuda
 deployments: app.core app.core.observability app.transport backends
-deployments.bls: app.core app.ensemble app.ray_adapter app.rollout app.routing app.transport backends
+deployments.bls: app.core app.dispatch app.ray_adapter app.rollout app.routing app.transport backends
     backends.python.api deployments deployments.event_loop_execution deployments.execution
 deployments.builder: app.core app.ray_adapter backends deployments
 deployments.environments: app.core backends backends.python.worker backends.registry deployments.model_store

@@ -5,13 +5,12 @@ A region belongs to a node: the same key on another node is other memory. `regio
 
 import logging
 import os
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from app.core.errors import InferError, invalid_arg, not_found, unsupported
-from app.core.inference import Sink
+from app.core.inference import Call, Sink, Target
 from app.core.tensors import InferRequest, InferResponse, RegionSlice
 from app.ingress.client_memory.region_files import Region, RegionFiles, already_registered
 from app.transport.memory.client_regions import beyond_end, open_key
@@ -26,8 +25,6 @@ DISABLED: Final = (
 RESERVED_PREFIX: Final = "triton_python_backend_shm_region_"
 _MAX_KEY: Final = 255
 _SIZE_MAX: Final = (1 << 64) - 1
-
-_Call = TypeVar("_Call")
 
 
 class _Lease:
@@ -119,12 +116,12 @@ class SharedMemory:
             raise not_found(f"Unable to find {_kind(cuda)} shared memory region: '{name}'")
         return sorted(found, key=lambda region: region.name)
 
-    def submit(self, send: Callable[[InferRequest, Sink], _Call], request: InferRequest, sink: Sink) -> _Call:
-        """Send a request with its region slices resolved; its regions exist until the final response.
+    def send(self, target: Target, request: InferRequest, sink: Sink) -> Call:
+        """Submit a request with its region slices resolved; its regions exist until the final response.
 
         Raises:
             InferError: NOT_FOUND for an unknown region, INVALID_ARG for a slice outside its region, or the
-                error of `send`.
+                error of `target`.
         """
         leases: list[_Lease] = []
         try:
@@ -135,7 +132,7 @@ class SharedMemory:
                     self._release(leases)
                 sink(response)
 
-            return send(resolved, finish)
+            return target.submit(resolved, finish)
         except BaseException:
             self._release(leases)
             raise

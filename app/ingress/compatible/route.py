@@ -41,7 +41,7 @@ class TaskRoute(ABC):
             InferError: the inference failed, or had another number of responses.
         """
         single = SingleResponse()
-        call = self.context.submit(exchange, entry, request, single.receive, "")
+        call = self.context.send(exchange, entry, request, single.receive, "")
         try:
             return await single.future
         finally:

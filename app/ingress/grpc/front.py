@@ -167,7 +167,7 @@ class GrpcFront:
             if origin is None:
                 call.on_cancel = service.submit(entry, request, sink).cancel
             else:
-                call.on_cancel = self._observer.submit(service, entry, request, sink, origin).cancel
+                call.on_cancel = self._observer.observe(service, entry, request, sink, origin).cancel
         except NotLoaded as idle:
             self._infer_loaded(call, data, idle.entry)
         except Exception as error:

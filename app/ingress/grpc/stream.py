@@ -264,7 +264,7 @@ class InferStream:
         sink = partial(self._receive, pending)
         if self._observer.enabled:
             arrival = RequestOrigin("grpc", monotonic_ns(), self._options.traceparent)
-            pending.call = self._observer.submit(self._service, entry, pending.request, sink, arrival)
+            pending.call = self._observer.observe(self._service, entry, pending.request, sink, arrival)
         else:
             pending.call = self._service.submit(entry, pending.request, sink)
 

@@ -43,7 +43,7 @@ class RouteContext:
     send_buffers: SendBufferLimit
     tasks: Tasks = field(default_factory=Tasks)
 
-    def submit(
+    def send(
         self, exchange: Exchange, entry: VersionEntry, request: InferRequest, sink: Sink, traceparent: str
     ) -> Call:
         """Submit the request of an exchange, with forwarded headers, observed while that is on."""
@@ -54,7 +54,7 @@ class RouteContext:
         if not self.observer.enabled:
             return self.service.submit(entry, request, sink)
         origin = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)
-        return self.observer.submit(self.service, entry, request, sink, origin)
+        return self.observer.observe(self.service, entry, request, sink, origin)
 
     def start_loaded(self, exchange: Exchange, entry: VersionEntry, start: Callable[[], None]) -> None:
         """Start to answer when an idle version is loaded, unless the client has gone."""

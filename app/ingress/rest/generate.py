@@ -69,7 +69,7 @@ class GenerateRoute:
         writer_class = _StreamWriter if self._stream else _SingleWriter
         writer = writer_class(self._context, exchange, request.id, entry.decoupled)
         exchange.on_disconnect = writer.cancel
-        writer.call = self._context.submit(exchange, entry, request, writer.on_response, self._traceparent)
+        writer.call = self._context.send(exchange, entry, request, writer.on_response, self._traceparent)
         writer.start()
 
 

@@ -108,9 +108,7 @@ class InferRoute:
     def _submit(self, exchange: Exchange, entry: VersionEntry, infer: HttpInfer) -> None:
         writer = ResponseWriter(self, exchange, entry, infer)
         exchange.on_disconnect = writer.cancel
-        writer.call = self.context.submit(
-            exchange, entry, infer.request, writer.on_response, self._traceparent
-        )
+        writer.call = self.context.send(exchange, entry, infer.request, writer.on_response, self._traceparent)
 
 
 class ResponseWriter:

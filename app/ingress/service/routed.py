@@ -1,8 +1,7 @@
 """The inference service of an ingress: answers from the routing table, sends inference to replicas."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
@@ -10,7 +9,6 @@ import msgspec
 from tritonclient.grpc import service_pb2 as pb
 
 from app.access.tokens import ANONYMOUS
-from app.cache.response_cache import ResponseCache, make_cache
 from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, unsupported
@@ -20,14 +18,12 @@ from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.server_metadata import EXTENSIONS, VERSION
 from app.core.statistics import ReplicaReport, merge
 from app.core.tensors import InferRequest
-from app.ensemble.runner import EnsembleRunner
+from app.dispatch.router import Router
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.peers import Peers
 from app.ingress.service.replica_statistics import collect, collect_ensembles, statistics_message
-from app.rollout.mirror import Mirror
-from app.rollout.traffic import RolloutTraffic
-from app.routing.router import Router
 from app.routing.table import ModelState, NotLoaded, VersionEntry
+from app.routing.waiting_room import WaitingCounts
 from app.settings.settings import ServerSettings
 from app.transport.channel.client import Channel
 
@@ -68,10 +64,6 @@ class Serving(NamedTuple):
     losses: dict[str, int]
 
 
-Submit = Callable[[VersionEntry, InferRequest, Sink], Call]
-"""As `Router.submit`."""
-
-
 class RoutedInferenceService:
     """Implements `InferenceService` over a `Router`. Runs on the data-plane loop."""
 
@@ -86,13 +78,10 @@ class RoutedInferenceService:
         self.shared_memory = shared_memory or SharedMemory("", enabled=False)
         self._settings = settings
         self._router = router
-        default_s = settings.ingress.default_deadline_s
-        self._submit = _with_deadline(router.submit, default_s) if default_s else router.submit
+        self._default_deadline_s = settings.ingress.default_deadline_s
         self._repository = repository
-        self.ensembles = router.ensembles = EnsembleRunner(
-            router, _ensemble_cache(settings), settings.metrics.config
-        )
-        self.rollouts = router.splits = RolloutTraffic(router, Mirror())
+        self.ensembles = router.ensembles
+        self.rollouts = router.rollouts
         self.peers: Peers | None = None
         self._exiting = False
         self.cluster_fault = ""
@@ -212,6 +201,11 @@ class RoutedInferenceService:
         return [entry for entry in self._router.table.entries if not entry.unloaded_by_request]
 
     @property
+    def waiting(self) -> WaitingCounts:
+        """What waits for a replica here."""
+        return WaitingCounts() if self._router.waiting is None else self._router.waiting.counts
+
+    @property
     def load_failures(self) -> dict[str, int]:
         """Loads that failed, by the model's identifier."""
         return self._router.table.load_failures
@@ -256,9 +250,11 @@ class RoutedInferenceService:
         return await self._repository.rollout_history(name)
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        if self._default_deadline_s and not request.deadline:
+            request = msgspec.structs.replace(request, deadline=monotonic() + self._default_deadline_s)
         if request.regions:
-            return self.shared_memory.submit(partial(self._submit, entry), request, sink)
-        return self._submit(entry, request, sink)
+            return self.shared_memory.send(entry.target, request, sink)
+        return entry.target.submit(request, sink)
 
     def _observed(self, name: str, version: int, reason: str) -> tuple[str, str]:
         """Return state and reason of a version that the manager calls READY, as this ingress finds it."""
@@ -286,25 +282,5 @@ class RoutedInferenceService:
         return [versions[v] for v in ready if wanted in (None, v)]
 
 
-def _with_deadline(submit: Submit, seconds: float) -> Submit:
-    """Return a `submit` that gives requests without a deadline one, in `seconds` from now."""
-
-    def submit_with_deadline(entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
-        if not request.deadline:
-            request = msgspec.structs.replace(request, deadline=monotonic() + seconds)
-        return submit(entry, request, sink)
-
-    return submit_with_deadline
-
-
 async def _none() -> dict[tuple[str, int], list[ReplicaReport]]:
     return {}
-
-
-def _ensemble_cache(settings: ServerSettings) -> ResponseCache | None:
-    """Return the response cache of ensembles, local to this process.
-
-    Entries in Redis could outlive the models that made them, and the key has only the applications that
-    serve an ensemble's steps now.
-    """
-    return make_cache({name: values for name, values in settings.cache.items() if name == "local"})

@@ -6,8 +6,8 @@ from typing import Final, Protocol
 
 from app.core.errors import InferError
 from app.core.residency import USE, ReplicaUse, ResidencyReport, UseReport
+from app.dispatch.router import Router
 from app.ingress.service.replica_statistics import ANSWER_S
-from app.routing.router import Router
 from app.transport.channel.survey import ask
 
 logger = logging.getLogger(__name__)

@@ -132,7 +132,7 @@ class Observer:
             return None
         return _Observed(self, request, sink, origin, trace)
 
-    def submit(
+    def observe(
         self,
         service: InferenceService,
         entry: VersionEntry,

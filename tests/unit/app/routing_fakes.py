@@ -1,7 +1,7 @@
 """A router and replicas that are made up, for the service and the metrics above them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from google.protobuf import text_format
@@ -11,9 +11,12 @@ from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.statistics import Duration, ReplicaReport
 from app.core.tensors import InferRequest, InferResponse
+from app.ensemble.runner import EnsembleRunner
+from app.rollout.traffic import RolloutTraffic
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
 from tests.unit.app.rollout_fakes import rollout, rollout_history
+from tests.unit.composed import Composed
 
 CONFIG = """
 backend: "identity"
@@ -83,7 +86,7 @@ class FakeCall:
         self.cancelled = True
 
 
-class FakeRouter:
+class FakeRouter(Composed):
     """Routes by `table` to nobody; `out` are applications without a connected replica."""
 
     def __init__(self, *entries: VersionEntry, initialised: bool = True) -> None:
@@ -91,6 +94,9 @@ class FakeRouter:
         self.out: set[str] = set()
         self.pools: dict[str, FakePool] = {}
         self.calls: list[FakeCall] = []
+        self.ensembles = EnsembleRunner(self)
+        self.rollouts = RolloutTraffic(cast(Any, self))
+        self.waiting = None
         self.requests: list[InferRequest] = []
         self.sinks: list[Callable[[InferResponse], None]] = []
 

@@ -32,7 +32,8 @@ from app.protocol import torchserve
 from app.protocol.grpc.framing import trailers
 from app.protocol.grpc.responses import encode_stream_failure
 from app.protocol.http.v2 import encode_error
-from app.routing.table import ModelState, RoutingTable, VersionEntry, decode_table, encode_table
+from app.routing.table import ModelState, RoutingTable, VersionEntry
+from app.routing.table_bytes import decode_table, encode_table
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import encode_control, encode_failure, encode_value
 from app.transport.wire.messages import FrameEncoder

@@ -20,12 +20,12 @@ ONE = ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), more=CACHE)
 
 def models(size: int = 1 << 20, **configs: str) -> Models:
     made = Models(**{"e": ONE, "a": model(), **configs})
-    made.runner = EnsembleRunner(made, LocalCache(size))
+    made.ensembles = EnsembleRunner(made, LocalCache(size))
     return made
 
 
 def counts(of: Models) -> dict[str, int]:
-    stats = of.runner.report(of.resolve("e"))
+    stats = of.ensembles.report(of.resolve("e"))
     names = ("success", "fail", "queue", "compute_infer", "cache_hit", "cache_miss")
     return {name: getattr(stats, name).count for name in names if getattr(stats, name).count}
 
@@ -49,7 +49,7 @@ async def test_a_hit_needs_no_step() -> None:
     assert await ask(made, id="2") == bytes([7]) * 16
     assert await ask(made, tensor(fill=9), fill=8) == bytes([8]) * 16
     assert counts(made) == {"success": 3, "queue": 3, "compute_infer": 2, "cache_hit": 1, "cache_miss": 2}
-    message = made.runner.report(made.resolve("e"))
+    message = made.ensembles.report(made.resolve("e"))
     assert (message.inference_count, message.execution_count) == (2, 2)
 
 

@@ -41,7 +41,7 @@ async def test_each_response_runs_the_rest() -> None:
         (False, [11]),
         (True, [33]),
     ]
-    assert models.runner.report(models.resolve("e")).success.count == 1
+    assert models.ensembles.report(models.resolve("e")).success.count == 1
 
 
 async def test_end_of_a_step_after_its_last_response_is_a_response_of_its_own() -> None:
@@ -134,7 +134,7 @@ async def test_requests_that_end_give_their_slots_to_others() -> None:
 async def test_a_step_that_cannot_be_called_gives_its_slot_back() -> None:
     models = Models(e=ensemble(step({"x": "IN"}, {"y": "OUT"}, "a"), limit=1), a=model())
     answers, models.submit = models.submit, lambda *_: _refuse()  # type: ignore[method-assign]
-    models.runner.submit(models.resolve("e"), InferRequest("e", "", (tensor(),)), models.responses.append)
+    models.ensembles.start(models.resolve("e"), InferRequest("e", "", (tensor(),)), models.responses.append)
     models.submit = answers  # type: ignore[method-assign]
     await turn()
     models.infer(tensor())

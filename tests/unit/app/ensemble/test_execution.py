@@ -104,7 +104,7 @@ async def test_a_failing_step_ends_the_request_and_cancels_the_others() -> None:
         FailureReason.REJECTED,  # an overloaded step's client is told what that of an overloaded model is
     )
     assert response.model_name == "e", "it is an answer, not a refusal"
-    counted = models.runner.report(models.resolve("e")).failures
+    counted = models.ensembles.report(models.resolve("e")).failures
     assert set(counted) == {FailureReason.OTHER}, "an ensemble's counters do not distinguish a step's reasons"
     assert other.cancelled
     other.answer(tensor("y"))
@@ -163,7 +163,7 @@ async def test_step_that_cannot_be_sent_fails_the_request(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(models, "submit", refuse)
     request = InferRequest("e", "", (tensor(),))
-    run = models.runner.submit(models.resolve("e"), request, models.responses.append)
+    run = models.ensembles.start(models.resolve("e"), request, models.responses.append)
     assert models.responses == [] and run is not None
     await turn()
     assert models.error == "in ensemble 'e', nobody there"
@@ -279,7 +279,7 @@ class TestStatistics:
         models.take("b").answer(tensor("y", (3, 4)))
         models.infer(tensor(shape=(1, 4)))
         models.take("a").answer(error=InferError(ErrorCode.INTERNAL, "no", FailureReason.BACKEND))
-        stats = models.runner.report(models.resolve("e"))
+        stats = models.ensembles.report(models.resolve("e"))
         assert (stats.inference_count, stats.execution_count) == (3, 1)
         ((size, batch),) = stats.batches.items()
         assert (size, batch.compute_infer.count, batch.compute_infer.ns > 0) == (3, 1, True)
@@ -289,8 +289,8 @@ class TestStatistics:
     async def test_unloading_resets_the_counters(self) -> None:
         models = Models(e=CHAIN, a=model(), b=model())
         models.infer(tensor(shape=(5,)))
-        models.runner.retain(())
-        assert models.runner.report(models.resolve("e")).fail.count == 0
+        models.ensembles.retain(())
+        assert models.ensembles.report(models.resolve("e")).fail.count == 0
 
 
 async def test_available_when_every_step_is() -> None:

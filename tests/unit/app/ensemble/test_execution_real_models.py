@@ -48,7 +48,7 @@ class RealModels(Models):
 
     def submit(self, found: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if found.ensemble:
-            return self.runner.submit(found, request, sink)
+            return self.ensembles.start(found, request, sink)
         return Cancel(self.served[found.name].submit(request, sink))
 
 
@@ -87,7 +87,7 @@ def test_many_requests_through_a_chain(plane: LoopThread) -> None:
             (output,) = response.outputs
             assert (output.name, output.shape) == (f"T{COUNT}", (1 + fill % 4, 4))
             assert set(output.array().ravel()) == {fill}
-        report = models.runner.report(models.resolve("e"))
+        report = models.ensembles.report(models.resolve("e"))
         assert (report.execution_count, report.failures) == (50, {})
         assert served["m2"].statistics.succeeded == 50
     finally:

@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from app.core.observability.live_settings import LiveSettings
 from app.core.tensors import InferRequest, InferResponse, ParameterValue
 from app.ingress.access.guard import Guard
-from app.ingress.fronts import open_fronts
+from app.ingress.fronts import Parts, open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.tracing.observer import Observer
 from app.settings.load import from_args
@@ -51,7 +51,7 @@ class Running:
         self.loop = LoopThread("fronts")
         self._fronts = self.loop.call(
             open_fronts(
-                settings, self.service, no_metrics, Observer(LiveSettings()), SendBufferLimit(), guard
+                Parts(settings, self.service, no_metrics, Observer(LiveSettings()), SendBufferLimit(), guard)
             )
         )
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
+from app.dispatch.router import Router
 from app.ingress.cluster_report import ClusterReport
 from app.ingress.service.routed import RoutedInferenceService
-from app.routing.router import Router
 from tests.unit.app.routing_fakes import SETTINGS, FakeRepository, FakeRouter, entry
 
 _FAULT = "the repository manager has ended"

@@ -10,8 +10,8 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
 from app.core.tensors import InferResponse, Tensor
+from app.dispatch.router import Router
 from app.ingress.service.routed import RoutedInferenceService
-from app.routing.router import Router
 from app.routing.table import ModelState, RoutingTable
 from tests.unit.app.ingress.running_fronts import WAIT_S, Fronts
 from tests.unit.app.routing_fakes import SETTINGS, FakeRepository, FakeRouter, entry

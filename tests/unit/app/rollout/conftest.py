@@ -1,6 +1,6 @@
 """A rollout over a router that sends nothing: requests are answered when the test says so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,14 +12,16 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core import inference
 from app.core.errors import ErrorCode, Failure
-from app.core.inference import Sink
+from app.core.inference import Call, Sink, Target
 from app.core.rollout.outcomes import StepOutcomes, VersionOutcomes
 from app.core.rollout.split import WHOLE, Split
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.rollout import candidate_call, counted_call, flights
 from app.rollout.mirror import Mirror
-from app.rollout.traffic import RolloutTraffic
-from app.routing.table import ModelState, RoutingTable, VersionEntry, not_ready
+from app.rollout.traffic import RolloutTraffic, SplitTarget
+from app.routing.refusals import not_ready
+from app.routing.table import ModelState, RoutingTable, VersionEntry
+from tests.unit.composed import Composed
 
 BROKEN = Failure(ErrorCode.INTERNAL, "broken")
 LOST = Failure(ErrorCode.UNAVAILABLE, "model 'm': connection to its replica lost")
@@ -78,38 +80,41 @@ class Clock:
         self.now = until
 
 
-class FakeRouter:
+class FakeRouter(Composed):
     """Sends nothing; `out` are versions without a replica."""
+
+    traffic: RolloutTraffic
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
         self.out: set[int] = set()
         self.lost: dict[str, int] = {}
-        self.table = RoutingTable()
         self.sequences: list[list[int]] = []
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
         return self.table.resolve(name, version)
 
+    def compose(self, entry: VersionEntry) -> Target:
+        return super().compose(entry) if entry.split is None else SplitTarget(entry, self, self.traffic)
+
     def available(self, entry: VersionEntry) -> bool:
         return entry.version not in self.out
 
-    def is_at(self, entry: VersionEntry, call: Asked) -> bool:
-        return call.version == entry.version
+    def is_at(self, entry: VersionEntry, call: Any) -> bool:
+        return bool(call.version == entry.version)
 
     def losses(self, entry: VersionEntry) -> int:
         return self.lost.get(entry.application, 0)
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Asked:
-        assert entry.split is None
         if entry.version in self.out:
-            raise not_ready(entry)
+            raise not_ready(entry.model, entry.version)
         self.asked.append(Asked(entry, request, sink))
         return self.asked[-1]
 
-    def submit_sequence(self, entries: list[VersionEntry], request: InferRequest, sink: Sink) -> Asked:
+    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
         self.sequences.append([entry.version for entry in entries])
-        return self.submit(entries[0], request, sink)
+        return super().submit_sequence(entries, request, sink)
 
 
 CONFIG = 'backend: "identity" output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }'
@@ -147,12 +152,13 @@ class Rollout:
         self.router.table = RoutingTable(
             self.router.table.number + 1, True, tuple(entries), splits=(self.split,) if splits else ()
         )
+        self.router.traffic = self.traffic
         self.traffic.follow(self.router.table)
 
     def send(self, **fields: Any) -> Any:
         request = InferRequest("m", "", **{"inputs": (), **fields})
         entry = self.router.resolve("m")
-        return self.traffic.submit(entry, request, self.received.append)
+        return entry.target.submit(request, self.received.append)
 
     def versions(self, count: int, **fields: Any) -> list[int]:
         """Send requests that are answered; return which version each was sent to."""

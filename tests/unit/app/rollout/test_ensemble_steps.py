@@ -8,7 +8,7 @@ import pytest
 from app.core.inference import Call, Sink
 from app.core.rollout.split import WHOLE, Split
 from app.core.tensors import InferRequest
-from app.rollout.traffic import RolloutTraffic
+from app.rollout.traffic import RolloutTraffic, SplitTarget
 from app.routing.table import RoutingTable, VersionEntry
 from tests.unit.ensembles import Models, ensemble, entry, model, step, tensor, turn
 
@@ -30,7 +30,7 @@ class SplitModels(Models):
 
     def submit(self, found: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if found.split is not None:
-            return self.traffic.submit(found, request, sink)
+            return SplitTarget(found, self, self.traffic).submit(request, sink)
         if found.ensemble:
             return super().submit(found, request, sink)
         self.versions.append(found.version)

@@ -190,12 +190,12 @@ def test_no_sequence_is_held_back(rollout: Rollout) -> None:
 def test_requests_resolved_before_the_end_of_a_rollout_are_answered(rollout: Rollout) -> None:
     resolved = rollout.router.resolve("m")
     rollout.publish(splits=False)
-    rollout.traffic.submit(resolved, InferRequest("m", "", ()), rollout.received.append)
+    resolved.target.submit(InferRequest("m", "", ()), rollout.received.append)
     assert rollout.last().version == 2
     rollout.configs = ["model_transaction_policy { decoupled: true }"] * 2
     rollout.publish(splits=False)
     with pytest.raises(InferError, match="not at ready state"):
-        rollout.traffic.submit(resolved, InferRequest("m", "", ()), rollout.received.append)
+        resolved.target.submit(InferRequest("m", "", ()), rollout.received.append)
 
 
 def test_mirrored_requests_are_not_counted(rollout: Rollout) -> None:

@@ -286,7 +286,7 @@ class Receiver:
 
     def __init__(self, rollout: Rollout) -> None:
         entry = rollout.router.resolve("m")
-        self.call = rollout.traffic.submit(entry, InferRequest("m", "", (), deadline=104.0), self.take)
+        self.call = entry.target.submit(InferRequest("m", "", (), deadline=104.0), self.take)
 
     def take(self, response: InferResponse) -> None:
         self.answered = response.final

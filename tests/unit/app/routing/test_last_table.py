@@ -8,7 +8,8 @@ import pytest
 from app.routing import last_table, manager_client
 from app.routing.last_table import LastTable
 from app.routing.manager_client import follow
-from app.routing.table import RoutingTable, encode_table
+from app.routing.table import RoutingTable
+from app.routing.table_bytes import encode_table
 from tests.waiting import until
 
 

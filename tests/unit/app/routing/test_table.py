@@ -8,14 +8,8 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.core.rollout.split import Split
 from app.routing.scale import Scale
-from app.routing.table import (
-    NO_VERSION,
-    ModelState,
-    RoutingTable,
-    VersionEntry,
-    decode_table,
-    encode_table,
-)
+from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
+from app.routing.table_bytes import decode_table, encode_table
 
 
 def table(*entries: VersionEntry) -> RoutingTable:

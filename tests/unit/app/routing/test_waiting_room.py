@@ -14,6 +14,7 @@ from app.routing import waiting_room
 from app.routing.table import IDLE, ModelState, VersionEntry
 from app.routing.waiting_room import WaitingLimits, WaitingRoom
 from tests.unit.app.routing.conftest import Sink, request
+from tests.unit.composed import Composed
 from tests.waiting import let_run, until
 
 IDLE_ENTRY = VersionEntry("m", 1, ModelState.READY, IDLE)
@@ -28,15 +29,19 @@ class FakeCall:
         self.cancelled = True
 
 
-class FakeModels:
-    """A router: `available` says whether a replica is connected when it is asked for."""
+class FakeModels(Composed):
+    """A router: `replicas` says whether a replica is connected when it is asked for."""
 
     def __init__(self) -> None:
-        self.entry = LOADED
-        self.available = [True]
+        self.route(LOADED)
+        self.replicas = [True]
         self.sent: list[InferRequest] = []
         self.calls: list[FakeCall] = []
         self.refusal: Exception | None = None
+
+    def route(self, entry: VersionEntry) -> None:
+        self.entry = entry
+        entry.compose_by(self)
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:
         return self.entry
@@ -51,7 +56,7 @@ class FakeModels:
         return self.calls[-1]
 
     async def wait_for_replica(self, name: str, version: int, timeout: float) -> bool:
-        return self.available.pop(0) if len(self.available) > 1 else self.available[0]
+        return self.replicas.pop(0) if len(self.replicas) > 1 else self.replicas[0]
 
 
 class Manager:
@@ -84,7 +89,7 @@ class Bench:
 
     def send(self, request_id: str = "", **fields: Any) -> waiting_room.WaitingCall:
         sent = msgspec.structs.replace(request(request_id), **fields)
-        return self.room.submit(IDLE_ENTRY, sent, self.sink)
+        return self.room.hold(IDLE_ENTRY, sent, self.sink)
 
     def failures(self) -> list[tuple[ErrorCode, str]]:
         found = [response.failure for response in self.sink.responses]
@@ -117,7 +122,7 @@ async def test_a_failed_load_answers_all_that_wait_with_its_reason() -> None:
 
 async def test_it_asks_again_when_the_model_was_taken_away_before_it_was_reached() -> None:
     bench = Bench()
-    bench.models.available = [False, True]
+    bench.models.replicas = [False, True]
     bench.send("a")
     await bench.manager.answer()
     assert bench.models.sent == []
@@ -186,7 +191,7 @@ async def test_what_the_loaded_model_refuses_is_answered(prepare: str) -> None:
     else:
         decoupled = LOADED.model_config
         decoupled.model_transaction_policy.decoupled = True
-        bench.models.entry = msgspec.structs.replace(LOADED, config=decoupled.SerializeToString())
+        bench.models.route(msgspec.structs.replace(LOADED, config=decoupled.SerializeToString()))
     bench.send("a")
     await bench.manager.answer()
     (failure,) = bench.failures()

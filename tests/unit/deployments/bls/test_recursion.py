@@ -12,6 +12,7 @@ from backends.python.api import server_api
 from deployments.bls.cluster import Cluster
 from deployments.bls.service import Connection, ModelCalls
 from deployments.spec import ModelSpec
+from tests.unit.composed import Composed
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
 
 MODEL = """
@@ -32,7 +33,7 @@ class TritonPythonModel:
 FOUR = 'instance_group [ { name: "g" count: 4 kind: KIND_CPU } ]'
 
 
-class OneModel:
+class OneModel(Composed):
     """A router to the model of the bench."""
 
     def __init__(self, bench: Bench) -> None:
@@ -41,7 +42,9 @@ class OneModel:
     def resolve(self, name: str, version: str) -> VersionEntry:
         model = self._bench.model
         assert model is not None and name == "m"
-        return VersionEntry("m", 1, ModelState.READY, config=model.config.SerializeToString())
+        found = VersionEntry("m", 1, ModelState.READY, config=model.config.SerializeToString())
+        found.compose_by(self)
+        return found
 
     def submit(self, entry: VersionEntry, infer: InferRequest, sink: inference.Sink) -> Any:
         model = self._bench.model

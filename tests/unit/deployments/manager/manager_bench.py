@@ -10,7 +10,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import InferError
 from app.core.rollout.split import Split
 from app.ray_adapter.applications import ReplicaCounts
-from app.routing.table import RoutingTable, decode_table
+from app.routing.table import RoutingTable
+from app.routing.table_bytes import decode_table
 from app.settings.load import from_args
 from deployments.manager import manager
 from deployments.manager.manager import RepositoryManager

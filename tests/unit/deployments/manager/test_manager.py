@@ -7,16 +7,10 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError, internal
-from app.routing.table import ModelState, decode_table
+from app.routing.table import ModelState
+from app.routing.table_bytes import decode_table
 from tests.hints import hint, tritons
-from tests.unit.deployments.manager.manager_bench import (
-    Bench,
-    load,
-    load_error,
-    reason,
-    started,
-    states,
-)
+from tests.unit.deployments.manager.manager_bench import Bench, load, load_error, reason, started, states
 from tests.unit.deployments.model_directories import CONFIG
 from tests.waiting import let_run, until
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.routing.table import decode_table
+from app.routing.table_bytes import decode_table
 from deployments.manager import recovery
 from deployments.manager.serve import applications
 from deployments.manager.serve.applications import ModelApplication, parse_application

@@ -7,7 +7,8 @@ import pytest
 
 from app.core.observability.live_settings import LiveChange, LiveSettings
 from app.core.observability.log import LogConfig
-from app.routing.table import ModelState, VersionEntry, decode_table
+from app.routing.table import ModelState, VersionEntry
+from app.routing.table_bytes import decode_table
 from deployments.manager import routing_publisher
 from deployments.manager.routing_publisher import RoutingPublisher
 from tests.waiting import let_run

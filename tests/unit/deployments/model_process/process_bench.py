@@ -122,7 +122,7 @@ class ProcessBench:
 
         def send() -> None:
             assert self.replica is not None
-            self.replica.submit(request, settle)
+            self.replica.send(request, settle)
 
         self.plane.loop.call_soon_threadsafe(send)
         return answer

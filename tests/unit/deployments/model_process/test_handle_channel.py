@@ -62,9 +62,9 @@ def test_requests_share_a_channel_that_the_first_opens(sockets: Path) -> None:
         server = await listening(path, replica)
         found: list[InferResponse] = []
         for name in "ab":
-            calls.submit(request(name), found.append)
+            calls.send(request(name), found.append)
         await until(lambda: len(found) == 2)
-        calls.submit(request("c"), found.append)
+        calls.send(request("c"), found.append)
         await until(lambda: len(found) == 3)
         assert replica.asked == ["a", "b", "c"] and not any(each.failure for each in found)
         await server.close()
@@ -76,7 +76,7 @@ def test_a_request_that_is_cancelled_before_it_is_sent(sockets: Path) -> None:
     async def work(calls: HandleChannel, path: Path) -> None:
         replica = Replica(answers=False)
         server = await listening(path, replica)
-        calls.submit(request("a"), lambda _: None)()
+        calls.send(request("a"), lambda _: None)()
         await until(lambda: replica.cancelled)
         await server.close()
 
@@ -86,15 +86,15 @@ def test_a_request_that_is_cancelled_before_it_is_sent(sockets: Path) -> None:
 def test_a_process_that_cannot_be_reached_fails_requests_until_it_can(sockets: Path) -> None:
     async def work(calls: HandleChannel, path: Path) -> None:
         found: list[InferResponse] = []
-        calls.submit(request("a"), found.append)
+        calls.send(request("a"), found.append)
         await until(lambda: found)
         assert found[0].failure is not None and "its process cannot be reached" in found[0].failure.message
         server = await listening(path, Replica())
-        calls.submit(request("b"), found.append)
+        calls.send(request("b"), found.append)
         await until(lambda: len(found) == 2)
         await server.close()
         server = await listening(path, Replica())
-        calls.submit(request("c"), found.append)
+        calls.send(request("c"), found.append)
         await until(lambda: len(found) == 3)
         assert [each.failure is None for each in found] == [False, True, True]
         await server.close()
@@ -106,7 +106,7 @@ def test_a_process_that_cannot_be_reached_fails_requests_until_it_can(sockets: P
 def test_a_channel_that_is_opened_while_it_closes_is_closed(sockets: Path, passes: int) -> None:
     async def work(calls: HandleChannel, path: Path) -> None:
         server = await listening(path, Replica(answers=False))
-        calls.submit(request("a"), lambda _: None)
+        calls.send(request("a"), lambda _: None)
         opening = calls._opening
         await let_run(passes)
         calls.close()

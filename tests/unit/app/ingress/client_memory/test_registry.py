@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -57,7 +58,7 @@ class Sent:
 
     def __init__(self, memory: SharedMemory, request: InferRequest) -> None:
         self.responses: list[InferResponse] = []
-        memory.submit(self._send, request, self.responses.append)
+        memory.send(cast(Any, SimpleNamespace(submit=self._send)), request, self.responses.append)
 
     def _send(self, request: InferRequest, sink: Callable[[InferResponse], None]) -> None:
         self.request, self.sink = request, sink
@@ -247,7 +248,8 @@ def test_request_that_cannot_be_sent_releases_its_regions(one: SharedMemory) -> 
         raise internal("no replica")
 
     request = using(RegionSlice("r", 0, 8))
-    assert refusal(lambda: one.submit(send, request, lambda _: None)) == (ErrorCode.INTERNAL, "no replica")
+    target: Any = SimpleNamespace(submit=send)
+    assert refusal(lambda: one.send(target, request, lambda _: None)) == (ErrorCode.INTERNAL, "no replica")
     one.unregister("r", cuda=False)
     assert names(one) == []
 

@@ -15,6 +15,7 @@ from app.core.latencies import Histogram, Summary
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.residency import ResidencyReport
 from app.core.statistics import BatchDurations, CustomFamily, CustomSample
+from app.dispatch.router import Router
 from app.ingress.metrics.family import Family
 from app.ingress.metrics.ingress_families import (
     BUILD,
@@ -39,7 +40,6 @@ from app.ingress.metrics.page import render
 from app.ingress.metrics.residency_families import RESIDENCY, WAITING
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
-from app.routing.router import Router
 from app.routing.scale import Scale
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from tests.unit.app.routing_fakes import (

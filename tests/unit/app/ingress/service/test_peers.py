@@ -10,12 +10,12 @@ import pytest
 
 from app.core.errors import InferError
 from app.core.tensors import InferRequest
+from app.dispatch.router import Router
 from app.ensemble.runner import EnsembleRunner
 from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
 from app.ray_adapter.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
-from app.routing.router import Router
 from app.transport.settings import TransportSettings
 from tests.unit.app.routing_fakes import SETTINGS, FakeChannel, FakePool, FakeRepository, FakeRouter, counters
 from tests.unit.ensembles import Models, ensemble, entry, model, step, tensor
@@ -31,7 +31,7 @@ def ran(count: int) -> EnsembleRunner:
     for _ in range(count):
         models.infer(tensor())
         models.take("m").answer(tensor("y"))
-    return models.runner
+    return models.ensembles
 
 
 class Caller(FakeChannel):

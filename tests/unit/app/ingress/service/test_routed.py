@@ -12,8 +12,8 @@ from app.core.inference import no_sink
 from app.core.rollout.status import RolloutChange
 from app.core.server_metadata import EXTENSIONS
 from app.core.tensors import InferRequest
+from app.dispatch.router import Router
 from app.ingress.service.routed import RoutedInferenceService
-from app.routing.router import Router
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import GeneralSettings, IngressSettings, RepositorySettings, ServerSettings
 from tests.unit.app.routing_fakes import (

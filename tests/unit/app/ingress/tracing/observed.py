@@ -25,5 +25,5 @@ def observe(
 ) -> tuple[InferRequest, Sink]:
     """Return the request and the sink that the service gets."""
     service = _Service()
-    observer.submit(cast(InferenceService, service), ENTRY, request, sink, origin)
+    observer.observe(cast(InferenceService, service), ENTRY, request, sink, origin)
     return service.request, service.sink

@@ -140,7 +140,7 @@ class Arrivals(Observer):
         super().__init__(LiveSettings(trace=TraceSettings(setting)))
         self.traceparents: list[str] = []
 
-    def submit(
+    def observe(
         self,
         service: InferenceService,
         entry: VersionEntry,
@@ -149,7 +149,7 @@ class Arrivals(Observer):
         origin: RequestOrigin,
     ) -> Call:
         self.traceparents.append(origin.traceparent)
-        return super().submit(service, entry, request, sink, origin)
+        return super().observe(service, entry, request, sink, origin)
 
 
 def test_each_request_of_a_stream_is_part_of_its_clients_trace(tmp_path: Path) -> None:

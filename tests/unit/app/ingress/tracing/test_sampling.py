@@ -151,7 +151,7 @@ def test_refused_request_is_traced(tmp_path: Path) -> None:
 
     watch = observer(tmp_path / "t", count=2)
     with pytest.raises(InferError, match="no replica"):
-        watch.submit(cast(InferenceService, Service()), ENTRY, REQUEST, unexpected, ORIGIN)
+        watch.observe(cast(InferenceService, Service()), ENTRY, REQUEST, unexpected, ORIGIN)
     infer(watch)
     watch._tracer._writer.submit(lambda: None).result(30)
     assert names(tmp_path / "t.0").count("HTTP_SEND_END") == 2
@@ -291,7 +291,7 @@ def test_failures_are_logged(logging_observer: Observer, caplog: pytest.LogCaptu
             raise not_found("no\nmodel")
 
     with pytest.raises(InferError):
-        logging_observer.submit(cast(InferenceService, Service()), ENTRY, REQUEST, print, ORIGIN)
+        logging_observer.observe(cast(InferenceService, Service()), ENTRY, REQUEST, print, ORIGIN)
     (line,) = lines(caplog)
     assert (line["status"], line["model"]) == ("NOT_FOUND", "m")
     assert "\n" not in caplog.records[0].getMessage()

@@ -3,8 +3,8 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
-from typing import Any, cast
+from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,11 +12,13 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest
+from app.dispatch.router import Router
+from app.ensemble.runner import EnsembleRunner
 from app.ray_adapter import replicas
-from app.routing import router as router_module
-from app.routing.router import Router
+from app.routing import pools as pools_module
+from app.routing.pools import Pools
 from app.routing.table import IDLE, ModelState, NotLoaded, RoutingTable, VersionEntry
-from app.routing.waiting_room import WaitingRoom, resolve_loaded
+from app.routing.waiting_room import resolve_loaded
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request
 from tests.waiting import let_run, until
 
@@ -52,7 +54,7 @@ class Handles:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def follow(self, router: Router, deployment: str, application: str) -> FakeHandle:
+    def follow(self, deployment: str, application: str) -> FakeHandle:
         assert self.go_on.wait(5)
         if self.failures:
             self.failures -= 1
@@ -62,23 +64,32 @@ class Handles:
 
 
 @pytest.fixture
-def handles(monkeypatch: pytest.MonkeyPatch) -> Handles:
-    made = Handles()
-    monkeypatch.setattr(Router, "_watch_replicas", lambda *arguments: made.follow(*arguments))
-    return made
+def handles() -> Handles:
+    return Handles()
+
+
+def pools(handles: Handles) -> Pools:
+    return Pools(NODE, KEY, SETTINGS, handles.follow)
+
+
+@asynccontextmanager
+async def routing(handles: Handles, **parts: Any) -> AsyncIterator[Router]:
+    """A router with these parts, which is closed in the end."""
+    made = Router(pools(handles), **parts)
+    yield made
+    await made.close(0)
+    await until(lambda: not made.pools._closing and not made.pools._watching)
+    assert replicas._listeners == {}
 
 
 @pytest.fixture
 async def router(handles: Handles) -> AsyncIterator[Router]:
-    made = Router(NODE, KEY, SETTINGS)
-    yield made
-    await made.close(0)
-    await until(lambda: not made._closing and not made._watching)
-    assert replicas._listeners == {}
+    async with routing(handles) as made:
+        yield made
 
 
 def send(router: Router, wanted: InferRequest, sink: Sink) -> None:
-    router.submit(router.resolve(wanted.model_name, wanted.model_version), wanted, sink)
+    router.resolve(wanted.model_name, wanted.model_version).target.submit(wanted, sink)
 
 
 async def apply(router: Router, new: RoutingTable, application: str = "", *found: Replica) -> None:
@@ -118,7 +129,7 @@ async def test_in_flight_counts_unanswered_requests(router: Router, start: Start
 async def test_submit_refuses_versions_without_a_replica(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(router_module, "_CONNECT_S", 0.01)
+    monkeypatch.setattr(pools_module, "_CONNECT_S", 0.01)
     loading = entry("m:2", ModelState.LOADING)
     await apply(router, table(1, entry("m:1"), loading))
     for wanted, code, text in (
@@ -129,14 +140,14 @@ async def test_submit_refuses_versions_without_a_replica(
         with pytest.raises(InferError, match=text) as caught:
             send(router, wanted, Sink())
         assert caught.value.code is code
-    assert not router.available(entry("m:1"))
+    assert not router.available(router.resolve("m"))
     assert not router.available(loading)
     with pytest.raises(InferError, match="model 'm' version 2 is not served"):
         router.pool(loading)
 
 
 async def test_a_refusal_says_what_the_manager_knows(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router_module, "_CONNECT_S", 0.01)
+    monkeypatch.setattr(pools_module, "_CONNECT_S", 0.01)
     found = entry("m:1")
     await apply(router, table(1, found))
     await apply(router, table(2, msgspec.structs.replace(found, reason="started again in 2 s")))
@@ -168,7 +179,7 @@ async def test_swap_opens_before_and_closes_after(router: Router, start: Start) 
     new.answer()
     await until(lambda: sink.by() == ["new", "old", "old"])
     await until(lambda: not old.server.connections)
-    assert list(router._pools) == ["m:1@2"]
+    assert list(router.pools._pools) == ["m:1@2"]
 
 
 async def test_submit_resolves_again_a_version_that_was_replaced(router: Router, start: Start) -> None:
@@ -177,7 +188,7 @@ async def test_submit_resolves_again_a_version_that_was_replaced(router: Router,
     await apply(router, table(1, entry("m:1")), "m:1", old)
     resolved, sink = router.resolve("m"), Sink()
     await apply(router, table(2, entry("m:1@2")), "m:1@2", new)
-    router.submit(resolved, request("x"), sink)
+    resolved.target.submit(request("x"), sink)
     await until(lambda: new.taken == 1)
     new.answer()
     await until(lambda: sink.by() == ["new"])
@@ -189,9 +200,9 @@ async def test_submit_refuses_a_version_that_was_unloaded(router: Router, start:
     resolved = router.resolve("m")
     await apply(router, table(2, entry("m:1", ModelState.UNAVAILABLE)))
     with pytest.raises(InferError, match="version 1 is not at ready state"):
-        router.submit(resolved, request(version="1"), Sink())
+        resolved.target.submit(request(version="1"), Sink())
     with pytest.raises(InferError, match="'m' has no available versions"):
-        router.submit(resolved, request(), Sink())
+        resolved.target.submit(request(), Sink())
 
 
 async def test_submit_refuses_a_version_that_became_decoupled(router: Router, start: Start) -> None:
@@ -202,27 +213,28 @@ async def test_submit_refuses_a_version_that_became_decoupled(router: Router, st
     decoupled = msgspec.structs.replace(entry("m:1@2"), config=config)
     await apply(router, table(2, decoupled), "m:1@2", new)
     with pytest.raises(InferError, match="version 1 is not at ready state"):
-        router.submit(resolved, request(), Sink())
+        resolved.target.submit(request(), Sink())
 
 
-async def test_submit_runs_an_ensemble_by_the_newest_table(router: Router) -> None:
+async def test_submit_runs_an_ensemble_by_the_newest_table(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = mc.ModelConfig(ensemble_scheduling=mc.ModelEnsembling()).SerializeToString()
     ensemble = VersionEntry("e", 1, ModelState.READY, config=config)
     await apply(router, table(1, ensemble))
     submitted: list[VersionEntry] = []
-    submit = lambda entry, request, sink: submitted.append(entry)  # noqa: E731
-    router.ensembles = cast(Any, SimpleNamespace(submit=submit, retain=lambda entries: None))
+    monkeypatch.setattr(EnsembleRunner, "start", lambda _, entry, *request: submitted.append(entry))
     reloaded = msgspec.structs.replace(ensemble)
-    router.submit(ensemble, request(model="e"), Sink())
+    ensemble.target.submit(request(model="e"), Sink())
     await apply(router, table(2, reloaded))
-    router.submit(ensemble, request(model="e"), Sink())
+    ensemble.target.submit(request(model="e"), Sink())
     assert [id(found) for found in submitted] == [id(ensemble), id(reloaded)]
 
 
 async def test_table_applies_though_a_model_cannot_be_reached(
     router: Router, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(router_module, "_CONNECT_S", 0.05)
+    monkeypatch.setattr(pools_module, "_CONNECT_S", 0.05)
     (a,) = await start("a")
     await apply(router, table(1, entry("m:1"), entry("lost:1")), "m:1", a)
     assert router.table.number == 1
@@ -243,10 +255,10 @@ async def test_handle_is_shut_down_with_its_application(
 ) -> None:
     (a,) = await start("a")
     await apply(router, table(1, entry("m:1")), "m:1", a)
-    await until(lambda: "m:1" in router._handles)
+    await until(lambda: "m:1" in router.pools._handles)
     await apply(router, table(2))
     assert await asyncio.to_thread(handles.made[0].shut_down.wait, 5)
-    assert (router._handles, router._pools) == ({}, {})
+    assert (router.pools._handles, router.pools._pools) == ({}, {})
 
 
 async def test_handle_is_shut_down_when_its_application_closed_meanwhile(
@@ -259,17 +271,17 @@ async def test_handle_is_shut_down_when_its_application_closed_meanwhile(
     handles.go_on.set()
     await until(lambda: len(handles.made) == 1)
     assert await asyncio.to_thread(handles.made[0].shut_down.wait, 5)
-    assert router._handles == {}
+    assert router.pools._handles == {}
 
 
 async def test_watching_is_retried_until_the_controller_is_back(
     router: Router, handles: Handles, monkeypatch: pytest.MonkeyPatch, start: Start
 ) -> None:
-    monkeypatch.setattr(router_module, "_WATCH_RETRY_S", 0.01)
+    monkeypatch.setattr(pools_module, "_WATCH_RETRY_S", 0.01)
     (a,) = await start("a")
     handles.failures = 2
     await apply(router, table(1, entry("m:1")), "m:1", a)
-    await until(lambda: "m:1" in router._handles)
+    await until(lambda: "m:1" in router.pools._handles)
 
 
 async def test_replicas_of_unrouted_applications_are_not_stored(router: Router, start: Start) -> None:
@@ -285,10 +297,10 @@ async def test_replicas_of_unrouted_applications_are_not_stored(router: Router, 
 
 async def test_control_calls_reach_replicas_that_connect_later(handles: Handles, start: Start) -> None:
     a, b = await start("a", "b")
-    router = Router(NODE, KEY, SETTINGS)
+    router = Router(pools(handles))
     await apply(router, table(1, entry("m:1")), "m:1", a)
     for level in (1, 1, 2):
-        router.broadcast_control("log", level)
+        router.pools.broadcast_control("log", level)
     await until(lambda: a.controls == [("log", 1), ("log", 2)])
     await apply(router, table(2, entry("m:1"), entry("m:2")), "m:2", b)
     await until(lambda: b.controls == [("log", 2)])
@@ -297,7 +309,7 @@ async def test_control_calls_reach_replicas_that_connect_later(handles: Handles,
 
 async def test_close_waits_for_requests_in_flight(handles: Handles, start: Start) -> None:
     (a,) = await start("a")
-    router = Router(NODE, KEY, SETTINGS)
+    router = Router(pools(handles))
     await apply(router, table(1, entry("m:1")), "m:1", a)
     sink = Sink()
     send(router, request(), sink)
@@ -310,61 +322,71 @@ async def test_close_waits_for_requests_in_flight(handles: Handles, start: Start
     assert sink.by() == ["a"]
 
 
-async def test_a_request_for_an_idle_version_waits_for_its_replica(router: Router, start: Start) -> None:
+def described() -> bytes:
+    """A configuration that is complete without a load."""
+    config = mc.ModelConfig(input=[mc.ModelInput(name="x")], output=[mc.ModelOutput(name="y")])
+    return bytes(config.SerializeToString())
+
+
+async def test_a_request_for_an_idle_version_waits_for_its_replica(handles: Handles, start: Start) -> None:
     (a,) = await start("a")
     demanded: list[str] = []
 
     async def demand(name: str) -> None:
         demanded.append(name)
-        await apply(router, table(2, entry("m:1")), "m:1", a)
+        await apply(made, table(2, entry("m:1")), "m:1", a)
 
-    idle = VersionEntry("m", 1, ModelState.READY, IDLE)
-    described = mc.ModelConfig(input=[mc.ModelInput(name="x")], output=[mc.ModelOutput(name="y")])
-    idle = msgspec.structs.replace(idle, config=described.SerializeToString())
+    idle = VersionEntry("m", 1, ModelState.READY, IDLE, config=described())
+    async with routing(handles, demand=demand) as made:
+        await made.apply(table(1, idle))
+        assert made.available(idle)
+        sink = Sink()
+        send(made, request("x"), sink)
+        await until(lambda: a.taken == 1)
+        a.answer()
+        await until(lambda: sink.by() == ["a"])
+        assert demanded == ["m"]
+        idle.target.submit(request("resolved before the load"), sink)
+        await until(lambda: a.taken == 2)
+
+
+async def test_nothing_loads_an_idle_version_where_all_are_loaded(router: Router) -> None:
+    idle = VersionEntry("m", 1, ModelState.READY, IDLE, config=described())
     await router.apply(table(1, idle))
-    assert not router.available(idle), "nothing would load it"
+    assert not router.available(idle)
     with pytest.raises(InferError, match="not at ready state"):
         send(router, request(), Sink())
-    router.waiting = WaitingRoom(router, demand)
-    assert router.available(idle)
-    sink = Sink()
-    send(router, request("x"), sink)
-    await until(lambda: a.taken == 1)
-    a.answer()
-    await until(lambda: sink.by() == ["a"])
-    assert demanded == ["m"]
-    router.submit(idle, request("resolved before the load"), sink)
-    await until(lambda: a.taken == 2)
 
 
-async def test_a_version_scaled_to_none_waits_for_a_replica(router: Router, start: Start) -> None:
+async def test_a_version_scaled_to_none_waits_for_a_replica(handles: Handles, start: Start) -> None:
     (a,) = await start("a")
 
     async def demand(name: str) -> None:
         publish("m:1", a)
 
-    router.waiting = WaitingRoom(router, demand)
-    await apply(router, table(1, entry("m:1")), "m:1", a)
-    publish("m:1")
-    asleep = msgspec.structs.replace(entry("m:1"), reason=IDLE)
-    await apply(router, table(2, asleep))
-    await until(lambda: not router.pool(asleep).channels)
-    send(router, request("x"), Sink())
-    await until(lambda: a.taken == 1)
+    async with routing(handles, demand=demand) as router:
+        await apply(router, table(1, entry("m:1")), "m:1", a)
+        publish("m:1")
+        asleep = msgspec.structs.replace(entry("m:1"), reason=IDLE)
+        await apply(router, table(2, asleep))
+        await until(lambda: not router.pool(asleep).channels)
+        send(router, request("x"), Sink())
+        await until(lambda: a.taken == 1)
 
 
 async def test_a_version_whose_configuration_is_not_complete_is_resolved_after_its_load(
-    router: Router, start: Start
+    handles: Handles, router: Router, start: Start
 ) -> None:
     (a,) = await start("a")
-
-    async def demand(name: str) -> None:
-        await apply(router, table(2, entry("m:1")), "m:1", a)
-
     await router.apply(table(1, VersionEntry("m", 1, ModelState.READY, IDLE)))
     with pytest.raises(NotLoaded):
         router.resolve("m")
     with pytest.raises(NotLoaded):
         await resolve_loaded(router, "m")
-    router.waiting = WaitingRoom(router, demand)
-    assert (await resolve_loaded(router, "m")).application == "m:1"
+
+    async def demand(name: str) -> None:
+        await apply(waits, table(2, entry("m:1")), "m:1", a)
+
+    async with routing(handles, demand=demand) as waits:
+        await waits.apply(table(1, VersionEntry("m", 1, ModelState.READY, IDLE)))
+        assert (await resolve_loaded(waits, "m")).application == "m:1"

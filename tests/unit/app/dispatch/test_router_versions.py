@@ -10,14 +10,14 @@ from app.core.errors import ErrorCode, InferError
 from app.core.rollout.split import WHOLE, Split
 from app.core.sequences import missing_start
 from app.core.tensors import InferRequest, failed
-from app.routing.router import Router
+from app.dispatch.router import Router
 from app.routing.table import ModelState, RoutingTable
+from tests.unit.app.dispatch.test_router import entry, handles, publish, router, send, table  # noqa: F401
 from tests.unit.app.routing.conftest import Sink, Start, request
-from tests.unit.app.routing.test_router import entry, handles, publish, router, send, table  # noqa: F401
 from tests.waiting import until
 
 
-async def test_a_router_without_splits_sends_to_the_stable_version(
+async def test_a_request_goes_to_the_version_that_its_split_draws(
     router: Router,  # noqa: F811
     start: Start,
 ) -> None:
@@ -31,7 +31,7 @@ async def test_a_router_without_splits_sends_to_the_stable_version(
     await asyncio.wait_for(applying, 5)
     send(router, request(), Sink())
     await until(lambda: a.taken == 1)
-    assert [(found.version, count) for found, count in router.in_flight()] == [(1, 1)]
+    assert [(found.version, count) for found, count in router.in_flight()] == [(2, 1)]
 
 
 async def test_a_sequence_is_found_at_either_version(
@@ -58,8 +58,8 @@ async def test_a_sequence_is_found_at_either_version(
     assert router.losses(both[1]) == 0
     await new.server.close()
     await until(lambda: router.losses(both[1]) == 1)
-    with pytest.raises(InferError, match="version 3 is not at ready state"):
-        router.submit_sequence([entry("m:3")], turn, sink)
+    with pytest.raises(InferError, match="version 2 is not at ready state"):
+        router.submit_sequence(both[1:], turn, sink)
 
 
 async def test_sequences_go_on_at_a_version_that_is_taken_out_of_service(

@@ -1,20 +1,21 @@
-"""Routing within one process, and the publication of its tables."""
+"""Pools of the models of one process, and the publication of its routing tables."""
 
 import asyncio
 from collections.abc import Mapping
 
 from app.core.rollout.split import Split
+from app.dispatch.router import Router
 from app.engine.local_channel import HERE, LocalPool
 from app.engine.local_replica import LocalReplica
 from app.routing.pool import ReplicaPool
-from app.routing.router import Router
+from app.routing.pools import Pools
 from app.routing.table import VersionEntry
 from app.transport.settings import TransportSettings
 from deployments.manager.routing_publisher import RoutingPublisher
 
 
-class LocalRouter(Router):
-    """A router whose pools are models of this process."""
+class LocalPools(Pools):
+    """Pools that are models of this process."""
 
     def __init__(self, replicas: Mapping[str, LocalReplica], settings: TransportSettings) -> None:
         """`replicas` are the loaded versions, by application."""

@@ -13,12 +13,12 @@ from app.core.errors import ErrorCode, Failure
 from app.core.failures import REPLICA_LOST
 from app.core.sequences import END_SEQUENCES, missing_start
 from app.core.tensors import InferRequest, RegionSlice, Tensor, failed
+from app.dispatch.router import Router
 from app.ray_adapter import replicas
-from app.routing.router import Router
 from app.routing.sequence_call import rank
 from app.transport.memory.client_regions import SHM_DIRECTORY
+from tests.unit.app.dispatch.test_router import apply, entry, handles, router, send, table  # noqa: F401
 from tests.unit.app.routing.conftest import Replica, Sink, Start
-from tests.unit.app.routing.test_router import apply, entry, handles, router, send, table  # noqa: F401
 from tests.waiting import until
 
 

@@ -1,0 +1,152 @@
+"""Puts together what serves requests in a process: ingress, engine, tests and benchmarks all do it so."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from app.access.audit import Audit
+from app.access.token_watch import TokenWatch
+from app.cache.response_cache import make_cache
+from app.core.observability.live_settings import LiveSettings
+from app.core.observability.trace_settings import TraceSettings
+from app.core.statistics import CustomFamily
+from app.dispatch.router import Router
+from app.ingress.access.guard import Guard
+from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.fronts import Front, Parts, open_fronts
+from app.ingress.metrics.ingress_families import FrontReading, IngressReading
+from app.ingress.metrics.machine import Machine
+from app.ingress.metrics.page import render
+from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.routed import Repository, RoutedInferenceService
+from app.ingress.service.use_reports import UseReports
+from app.ingress.tracing.observer import Configure, Observer
+from app.native.choice import is_native
+from app.rollout.mirror import Mirror
+from app.routing.pools import Pools
+from app.routing.targets import Tap
+from app.routing.waiting_room import Demand, WaitingLimits
+from app.settings.settings import ServerSettings
+from app.transport.memory.client_regions import use_mappings
+
+
+def make_router(
+    settings: ServerSettings, pools: Pools, demand: Demand | None = None, tap: Tap | None = None
+) -> Router:
+    """Return the router of requests of clients; see `Router` for the arguments."""
+    if is_native(settings.cluster.data_plane):
+        use_mappings()
+    waiting = settings.residency
+    # Local to this process: entries in Redis could outlive the models that made them, and the key has only
+    # the applications that serve an ensemble's steps now.
+    cache = make_cache({name: values for name, values in settings.cache.items() if name == "local"})
+    return Router(
+        pools,
+        demand=demand,
+        limits=WaitingLimits(waiting.waiting_requests, waiting.waiting_bytes, waiting.waiting_s),
+        cache=cache,
+        reported=settings.metrics.config,
+        mirror=Mirror(),
+        tap=tap,
+    )
+
+
+def make_service(
+    settings: ServerSettings, router: Router, repository: Repository, regions: str
+) -> RoutedInferenceService:
+    """Return the service under the fronts; `regions` is the directory of clients' shared memory."""
+    shared_memory = SharedMemory(regions, settings.devices.allow_client_shm)
+    return RoutedInferenceService(settings, router, repository, shared_memory)
+
+
+class Serving:
+    """The fronts of a process and what they share, from the guard before them to `/metrics`.
+
+    Args:
+        settings: addresses, ports, and which fronts are open.
+        service: answers the requests.
+        configure: sends a change of live settings to the repository manager.
+        suffix: the end of trace file names.
+
+    Attributes:
+        observer: traces and logs requests.
+        fronts: those that are open.
+        following: what runs beside them.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        service: RoutedInferenceService,
+        configure: Configure | None = None,
+        suffix: str = "",
+    ) -> None:
+        self._settings = settings
+        self._service = service
+        live = LiveSettings(settings.log, TraceSettings(settings.trace))
+        self.observer = Observer(live, configure, suffix)
+        self.fronts: list[Front] = []
+        self.following: list[asyncio.Task[None]] = []
+
+    async def open(
+        self, use: UseReports | None = None, custom: Callable[[], Iterable[CustomFamily]] = tuple
+    ) -> None:
+        """Listen.
+
+        Args:
+            use: knows the models on demand, where there are any.
+            custom: returns custom metrics that no replica reports.
+
+        Raises:
+            OSError: an address or port cannot be used, or a certificate's file cannot be read.
+            ValueError: a certificate does not fit its key.
+        """
+        settings, service = self._settings, self._service
+        shown = settings.metrics
+        machine = Machine(shown.cpu, shown.gpu, shown.interval_ms)
+        send_buffers = SendBufferLimit(settings.ingress.send_buffer_bytes)
+        guard = self._open_guard()
+        read = self._reading(send_buffers, guard, use)
+
+        def metrics() -> Awaitable[bytes]:
+            return render(service, shown.config, machine, read(), custom())
+
+        parts = Parts(settings, service, metrics, self.observer, send_buffers, guard)
+        self.fronts = await open_fronts(parts)
+
+    async def stop(self, grace_s: float) -> None:
+        """Answer requests on the open connections until they close, or for some seconds."""
+        await asyncio.gather(*(front.stop(grace_s) for front in self.fronts))
+        for task in self.following:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Save all traces."""
+        await asyncio.to_thread(self.observer.close)
+
+    def _open_guard(self) -> Guard | None:
+        """Return what decides who may do what; None if everybody may do everything unrecorded."""
+        if not self._settings.audits:
+            return None
+        access = self._settings.access
+        audit = Audit(access.audit_log)
+        if not access.tokens_file:
+            return Guard(None, audit)
+        watch = TokenWatch(access.tokens_file)
+        self.following.append(asyncio.get_running_loop().create_task(watch.follow()))
+        return Guard(watch.grants, audit)
+
+    def _reading(
+        self, send_buffers: SendBufferLimit, guard: Guard | None, use: UseReports | None
+    ) -> Callable[[], IngressReading]:
+        """Return what reads this process for `/metrics`."""
+        tokens = None if guard is None or guard.grants is None else guard.grants.counted
+        used = {"http": self._settings.http.certificates, "grpc": self._settings.grpc.certificates}
+        # Of the files as they are now: a front reads its certificate once, when it starts.
+        certificates = {front: files.expires_at() for front, files in used.items() if files is not None}
+
+        def read() -> IngressReading:
+            fronts = {front.name: FrontReading(front.connections, front.refusals) for front in self.fronts}
+            figures = None if use is None else use.figures
+            return IngressReading(send_buffers, fronts, certificates, tokens, self._service.waiting, figures)
+
+        return read

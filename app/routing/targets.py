@@ -1,0 +1,79 @@
+"""What answers the requests of a version: `Target`s, composed when a routing table is applied.
+
+These are the ones over replicas. Those of ensembles and of rollouts stand where their requests are executed
+(`app/ensemble/runner.py`, `app/rollout/traffic.py`); `app/dispatch/router.py` chooses between them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from app.core.inference import Call, Sink, Target
+from app.core.tensors import InferRequest
+from app.routing.pool import ReplicaPool
+from app.routing.repeated_call import RepeatedCall
+from app.routing.table import RoutingTable, VersionEntry
+
+Tap = Callable[[VersionEntry, Target], Target]
+"""Returns what is to answer the requests of a version instead of a target, which it passes them on to."""
+
+
+class Routes(Protocol):
+    """The router, as the targets that it composes use it."""
+
+    table: RoutingTable
+
+    def otherwise(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
+        """Send a request whose version cannot be sent one now: later, or to what has replaced the version.
+
+        Raises:
+            InferError: UNAVAILABLE when neither can be done; what `RoutingTable.resolve` raises.
+        """
+
+    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
+        """Send a request to the replica of one of these versions that has its sequence."""
+
+
+@dataclass(slots=True, eq=False)
+class Absent:
+    """A version without a replica: not ready, idle, or one of an older table."""
+
+    entry: VersionEntry
+    routes: Routes
+    available: ClassVar[bool] = False
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """As `Target.submit`."""
+        return self.routes.otherwise(self.entry, request, sink)
+
+
+@dataclass(slots=True, eq=False)
+class Replicas:
+    """The replicas of a version: a request goes to the one with the fewest in flight."""
+
+    entry: VersionEntry
+    routes: Routes
+    pool: ReplicaPool
+
+    @property
+    def available(self) -> bool:
+        """As `Target.available`."""
+        return self.pool.available
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """As `Target.submit`."""
+        pool = self.pool
+        call = RepeatedCall.start(pool.send, request, sink) if pool.repeats else pool.send(request, sink)
+        if call is None:
+            return self.routes.otherwise(self.entry, request, sink)
+        return call
+
+
+class SequenceReplicas(Replicas):
+    """The replicas of a version, one of which has the sequence that a request belongs to."""
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """As `Target.submit`."""
+        if request.sequence_id:
+            return self.routes.submit_sequence((self.entry,), request, sink)
+        return super().submit(request, sink)
