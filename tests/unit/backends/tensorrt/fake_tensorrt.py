@@ -79,16 +79,11 @@ def add_one(
     high: int = 8,
     profiles: int = 1,
     width: int = 3,
-    data_dependent: bool = False,
 ) -> "ICudaEngine":
     """X[rows, width] to Y = X + 1; every further profile allows twice the rows."""
     bounds = [((low, width), (best << index, width), (high << index, width)) for index in range(profiles)]
     return ICudaEngine(
-        {
-            "X": Io(TensorIOMode.INPUT, (-1, width), bounds),
-            "Y": Io(TensorIOMode.OUTPUT, (-1, width)),
-        },
-        data_dependent,
+        {"X": Io(TensorIOMode.INPUT, (-1, width), bounds), "Y": Io(TensorIOMode.OUTPUT, (-1, width))}
     )
 
 
@@ -97,9 +92,8 @@ class ICudaEngine:
 
     device_memory_size_v2 = 64
 
-    def __init__(self, tensors: dict[str, Io], data_dependent: bool = False) -> None:
+    def __init__(self, tensors: dict[str, Io]) -> None:
         self.tensors = tensors
-        self.data_dependent = data_dependent
         self.contexts: list[IExecutionContext] = []
 
     @property
@@ -153,7 +147,6 @@ class IExecutionContext:
         self._engine = engine
         self._shapes: dict[str, Shape] = {}
         self._addresses: dict[str, int] = {}
-        self._allocators: dict[str, Any] = {}
         self._memory = 0
         self.profile = 0
         self.executions = 0
@@ -177,16 +170,11 @@ class IExecutionContext:
         return [name for name, io in self._engine.tensors.items() if io.bounds and name not in self._shapes]
 
     def get_tensor_shape(self, name: str) -> Shape:
-        rows, *rest = self._shapes["X"]
-        return (-1 if self._engine.data_dependent else rows, *rest)
+        return self._shapes["X"]
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         self._addresses[name] = address
         return name in self._engine.tensors
-
-    def set_output_allocator(self, name: str, allocator: Any) -> bool:
-        self._allocators[name] = allocator
-        return True
 
     def execute_async_v3(self, stream: int) -> bool:
         if self.fails:
@@ -195,14 +183,6 @@ class IExecutionContext:
         self.executions += 1
         shape = self._shapes["X"]
         source = _floats(self._addresses["X"], shape)
-        if "Y" in self._allocators:
-            # Every row whose first element is above 0: as many as the values say.
-            source = source[source[:, 0] > 0]
-            allocator = self._allocators["Y"]
-            self._addresses["Y"] = allocator.reallocate_output_async(
-                "Y", 0, max(1, source.nbytes), 256, stream
-            )
-            allocator.notify_shape("Y", source.shape)
         _floats(self._addresses["Y"], source.shape)[...] = source + 1
         return True
 

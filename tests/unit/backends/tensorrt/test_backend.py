@@ -13,14 +13,12 @@ torch = pytest.importorskip("torch")
 from app.core.errors import ErrorCode, InferError  # noqa: E402
 from app.core.installation import install_command  # noqa: E402
 from backends.base import Instance, Model, SecondaryDevice  # noqa: E402
-from backends.cuda.host_buffers import HostBuffers  # noqa: E402
 from backends.registry.loading import find_backend  # noqa: E402
 from backends.registry.place import BackendPlace  # noqa: E402
 from tests.unit.backend_harness import Served, config, infer  # noqa: E402
 from tests.unit.backends.host_device import HostDevice  # noqa: E402
 from tests.unit.backends.tensorrt import fake_tensorrt as trt  # noqa: E402
 from tests.unit.backends.tensorrt.conftest import OF_TENSORRT  # noqa: E402
-from tests.unit.backends.tensorrt.fake_tensorrt import Io, TensorIOMode  # noqa: E402
 
 X3 = """
     name: "m" backend: "tensorrt" max_batch_size: 8
@@ -64,34 +62,6 @@ def test_a_batch_is_merged_executed_once_and_split(serve: Serve) -> None:
     assert context.executions == 1
 
 
-def test_results_are_not_overwritten_by_the_next_batch(serve: Serve) -> None:
-    served = serve()
-    (first,) = served(infer({"X": rows(2)}))
-    (second,) = served(infer({"X": rows(2, 70)}))
-    assert (first.arrays["Y"] == rows(2) + 1).all()
-    assert (second.arrays["Y"] == rows(2, 70) + 1).all()
-
-
-def test_inputs_are_merged_into_the_memory_that_is_copied(serve: Serve) -> None:
-    served = serve()
-    device = served.instance.state.buffers.device
-    assert served.instance.merged_inputs is device.inputs
-    served(infer({"X": rows(2)}), infer({"X": rows(1)}))
-    merge = device.inputs
-    assert isinstance(merge, HostBuffers)
-    held = merge("X", (3, 3), np.dtype(np.float32))
-    assert (held == np.concatenate([rows(2), rows(1)])).all()
-    assert merge.copy_in("X", held) is held
-    assert device.waits == 2  # one for the context's profile
-
-
-def test_without_pinned_memory_there_is_nothing_to_merge_into(serve: Serve) -> None:
-    off = "optimization { input_pinned_memory { enable: false } output_pinned_memory { enable: false } }"
-    served = serve(text=X3 + off)
-    assert served.instance.merged_inputs is None
-    assert (served(infer({"X": rows(2)}))[0].arrays["Y"] == rows(2) + 1).all()
-
-
 def test_instances_of_a_device_share_its_engine(serve: Serve) -> None:
     engine = trt.add_one()
     served = serve(engine)
@@ -124,26 +94,6 @@ def test_each_profile_has_a_context_and_the_nearest_one_executes(serve: Serve, b
     for count in (1, 20, 9):
         assert (served(infer({"X": rows(count)}))[0].arrays["Y"] == rows(count) + 1).all()
     assert [(context.profile, context.executions) for context in engine.contexts] == [(0, 1), (2, 2)]
-
-
-def test_shapes_outside_the_profile_are_refused_and_the_next_request_is_served(serve: Serve) -> None:
-    served = serve(text=X3.replace("max_batch_size: 8", "max_batch_size: 9"))
-    (call,) = served(infer({"X": rows(9)}))
-    assert call.error.startswith(
-        "request specifies invalid shape for input 'X'. Error details: model expected"
-    )
-    assert (served(infer({"X": rows(8)}))[0].arrays["Y"] == rows(8) + 1).all()
-
-
-def test_shapes_that_depend_on_values(serve: Serve) -> None:
-    text = X3.replace("max_batch_size: 8", "").replace("dims: 3", "dims: [-1, 3]")
-    served = serve(trt.add_one(data_dependent=True), text)
-    for count in (1, 4, 2):
-        array = rows(count)
-        array[0, 0] = -1
-        (call,) = served(infer({"X": array}))
-        assert call.arrays["Y"].shape == (count - 1, 3)
-        assert (call.arrays["Y"] == array[1:] + 1).all()
 
 
 def test_graphs_execute_the_batches_they_were_recorded_for(serve: Serve) -> None:
@@ -180,46 +130,6 @@ def test_a_graph_that_cannot_be_recorded_leaves_out_the_larger_ones(
     assert served.instance.state.buffers.device.recorded == 3
     assert "unable to record CUDA graph for m_0_0: operation not permitted" in caplog.text
     assert (served(infer({"X": rows(6)}))[0].arrays["Y"] == rows(6) + 1).all()
-
-
-def test_batches_that_no_profile_allows_need_no_graph(serve: Serve) -> None:
-    served = serve(trt.add_one(low=3, best=4, high=6), GRAPHS % "")
-    assert served.instance.state.buffers.device.recorded == 3  # of 1, 2, 3, 4, 6 and 8
-
-
-def test_data_dependent_outputs_are_not_recorded(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    serve(trt.add_one(data_dependent=True), GRAPHS % "")
-    assert "the shape of an output depends on the values of the inputs" in caplog.text
-
-
-def test_values_of_shape_tensors_are_read_from_host_memory(serve: Serve) -> None:
-    engine = trt.add_one()
-    engine.tensors["S"] = Io(
-        TensorIOMode.INPUT,
-        (2,),
-        [((2,),) * 3],
-        trt.DataType.INT32,
-        location=trt.TensorLocation.HOST,
-        values=((1, 1), (2, 3), (4, 4)),
-    )
-    text = X3.replace("max_batch_size: 8", "").replace("dims: 3", "dims: [-1, 3]")
-    text += 'input { name: "S" data_type: TYPE_INT32 dims: 2 is_shape_tensor: true }'
-    served = serve(engine, text)
-    (call,) = served(infer({"X": rows(2), "S": np.array([2, 3], np.int32)}))
-    assert (call.arrays["Y"] == rows(2) + 1).all()
-    memory = served.instance.state.buffers.memory["S"]
-    assert memory.numpy().view(np.int32).tolist() == [2, 3]
-    (call,) = served(infer({"X": rows(2), "S": np.array([2, 5], np.int32)}))
-    assert "expected the value at index 1 to be between 1 and 4 but received 5" in call.error
-
-
-def test_outputs_in_host_memory_are_copied(serve: Serve) -> None:
-    engine = trt.add_one()
-    engine.tensors["Y"] = engine.tensors["Y"]._replace(location=trt.TensorLocation.HOST)
-    served = serve(engine)
-    first, second = (served(infer({"X": rows(2, start)}))[0] for start in (1, 50))
-    assert (first.arrays["Y"] == rows(2) + 1).all()
-    assert (second.arrays["Y"] == rows(2, 50) + 1).all()
 
 
 def test_a_failed_execution_fails_its_requests_only(serve: Serve) -> None:
@@ -314,25 +224,3 @@ def test_missing_packages_name_the_extra(module: str, title: str, monkeypatch: p
         f"backend 'tensorrt' needs {title}, which is not installed; install the extra:"
         f" {install_command('gpu')}"
     )
-
-
-def test_fake_has_no_name_that_tensorrt_lacks() -> None:
-    real = pytest.importorskip("tensorrt")
-    kinds = [kind for kind in vars(trt).values() if isinstance(kind, type) and hasattr(real, kind.__name__)]
-    assert {kind.__name__ for kind in kinds} >= {
-        "ICudaEngine",
-        "IExecutionContext",
-        "Runtime",
-        "IOutputAllocator",
-        "IBuilderConfig",
-        "OnnxParser",
-    }
-    own = {
-        "ICudaEngine": {"tensors", "data_dependent", "contexts"},
-        "Runtime": {"engines", "read", "cores", "host_code"},
-        "Builder": {"builds", "fails"},
-    }
-    for kind in kinds:
-        for name in vars(kind):
-            if not name.startswith("_") and name not in own.get(kind.__name__, ()):
-                assert hasattr(getattr(real, kind.__name__), name), f"{kind.__name__}.{name}"

@@ -122,16 +122,6 @@ def test_build_that_fails(serve: Serve, tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.glob("nereid-*/engines/*.plan"))
 
 
-def test_progress_is_logged(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    now = iter(range(0, 1000, 20))
-    monkeypatch.setattr("backends.tensorrt.builder.time.monotonic", lambda: next(now))
-    serve()
-    assert "building the engine of model 'm': Tactics, 1 of 2" in caplog.messages
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,6 +1,5 @@
 """Settings of the tensorrt backend that say how batches are executed, over the stand-ins."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ pytest.importorskip("torch")
 
 from app.core.errors import InferError
 from backends.base import Instance
-from tests.unit.backend_harness import Call, Served, config, infer
+from tests.unit.backend_harness import Served, config, infer
 from tests.unit.backends.tensorrt import fake_tensorrt as trt
 from tests.unit.backends.tensorrt.test_backend import X3, plan, rows
 
@@ -48,31 +47,6 @@ def test_instances_launch_in_turn_if_they_are_told(serve: Serve, monkeypatch: py
     assert (call.arrays["Y"] == rows(2) + 1).all()
     assert held == [(True, True)]  # one lock, which the other instance would wait for
     assert not instances[0].state.turn.locked()
-
-
-@pytest.mark.parametrize("settings", [{}, {"execution-policy": "BLOCKING"}])
-def test_instances_launch_at_the_same_time(
-    settings: dict[str, str], serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served = serve(settings=settings)
-    both = threading.Barrier(2, timeout=20)
-    launch = trt.IExecutionContext.execute_async_v3
-
-    def launched(context: Any, stream: int) -> bool:
-        both.wait()
-        return launch(context, stream)
-
-    monkeypatch.setattr(trt.IExecutionContext, "execute_async_v3", launched)
-    calls = [Call(infer({"X": rows(1)})) for _ in range(2)]
-    threads = [
-        threading.Thread(target=served.backend.instance_execute, args=(instance, [call]))
-        for instance, call in zip(two_instances(served), calls, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all((call.arrays["Y"] == rows(1) + 1).all() for call in calls)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ import time
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 import tritonclient.grpc as client
-import tritonclient.grpc.aio as aio_client
 from tritonclient.utils import InferenceServerException
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
@@ -19,26 +17,12 @@ from tests.unit.app.ingress.grpc_running import UNTIL_IT_ARRIVES, WAIT_S, Runnin
 from tests.unit.garbage import alive, new_objects_only
 
 
-def test_health(server: Running, triton: client.InferenceServerClient) -> None:
-    assert triton.is_server_live() and triton.is_server_ready()
-    assert triton.is_model_ready("echo") and not triton.is_model_ready("held")
-    assert not triton.is_model_ready("unknown")
-
-
 @pytest.mark.parametrize(("ready", "status"), [(True, b"\x08\x01"), (False, b"\x08\x02")])
 def test_grpc_health(server: Running, ready: bool, status: int) -> None:
     server.service.is_ready = ready
     with grpc.insecure_channel(server.url) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert check(b"\x0a\x07service", timeout=WAIT_S) == status
-
-
-def test_descriptions(triton: client.InferenceServerClient) -> None:
-    assert triton.get_server_metadata().extensions == ["classification"]
-    assert triton.get_model_metadata("echo", "2").versions == ["2"]
-    assert triton.get_model_config("stream").config.model_transaction_policy.decoupled
-    assert triton.get_inference_statistics("echo").model_stats[0].name == "echo"
-    assert triton.get_model_repository_index().models[0].state == "UNAVAILABLE"
 
 
 def test_repository(server: Running, triton: client.InferenceServerClient) -> None:
@@ -60,35 +44,6 @@ def test_failed_requests_leak_nothing(server: Running, triton: client.InferenceS
             assert (code, text) == ("StatusCode.INVALID_ARGUMENT", "bad request")
             server.service.next_call()  # which knows its response
         assert alive(InferError) < 10
-
-
-def test_infer(server: Running, triton: client.InferenceServerClient) -> None:
-    result = triton.infer("echo", [int_input(1, 2)], request_id="7", priority=2, parameters={"p": "v"})
-    assert result.as_numpy("OUTPUT").tolist() == [[1, 2]]
-    assert (result.get_response().id, result.get_response().parameters["p"].string_param) == ("7", "v")
-    request = server.service.requests.get(timeout=WAIT_S)
-    assert (request.priority, request.deadline) == (2, 0.0)
-
-
-def test_infer_with_the_aio_client(server: Running) -> None:
-    async def infer() -> Any:
-        async with aio_client.InferenceServerClient(server.url) as triton:
-            return await triton.infer("echo", [int_input(3)])
-
-    assert asyncio.run(infer()).as_numpy("OUTPUT").tolist() == [[3]]
-
-
-def test_infer_of_a_large_tensor(triton: client.InferenceServerClient) -> None:
-    array = np.arange(5_000_000, dtype=np.float32).reshape(1, -1)
-    tensor = client.InferInput("INPUT", array.shape, "FP32")
-    tensor.set_data_from_numpy(array)
-    assert np.array_equal(triton.infer("echo", [tensor]).as_numpy("OUTPUT"), array)
-
-
-def test_classification(triton: client.InferenceServerClient) -> None:
-    output = client.InferRequestedOutput("OUTPUT", class_count=2)
-    result = triton.infer("echo", [int_input(4, 9, 6)], outputs=[output])
-    assert result.as_numpy("OUTPUT").tolist() == [[b"9:1:one", b"6:2:two"]]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The shared memory RPCs over a registry of regions."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,25 +25,6 @@ class Rpcs:
 @pytest.fixture
 def rpcs(tmp_path: Path) -> Rpcs:
     return Rpcs(SharedMemory(str(tmp_path / "regions"), gpus=2))
-
-
-@pytest.fixture
-def key() -> Iterator[str]:
-    file = Path(f"/dev/shm/nereid-rpcs-{os.getpid()}")
-    file.write_bytes(bytes(64))
-    yield f"/{file.name}"
-    file.unlink()
-
-
-async def test_system_regions_are_registered_listed_and_unregistered(rpcs: Rpcs, key: str) -> None:
-    given = {"name": "r", "key": key, "offset": 8, "byte_size": 16}
-    assert await rpcs.call("SystemSharedMemoryRegister", **given) == pb.SystemSharedMemoryRegisterResponse()
-    response = await rpcs.call("SystemSharedMemoryStatus")
-    assert response == pb.SystemSharedMemoryStatusResponse(regions={"r": given})
-    assert not (await rpcs.call("CudaSharedMemoryStatus")).regions
-    unregistered = await rpcs.call("SystemSharedMemoryUnregister", name="r")
-    assert unregistered == pb.SystemSharedMemoryUnregisterResponse()
-    assert not (await rpcs.call("SystemSharedMemoryStatus")).regions
 
 
 async def test_cuda_regions_are_registered_listed_and_unregistered(rpcs: Rpcs) -> None:

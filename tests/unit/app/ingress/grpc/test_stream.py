@@ -43,21 +43,6 @@ def test_stream_interleaves_decoupled_responses(
     assert [r.parameters["triton_final_response"].bool_param for r in results] == [False, True, True, True]
 
 
-@pytest.mark.parametrize("wanted", [False, True])
-def test_empty_final_response_is_sent_on_demand(
-    server: Running, triton: client.InferenceServerClient, wanted: Any
-) -> None:
-    stream = Stream(triton)
-    stream.send("stream", "s", enable_empty_final_response=wanted)
-    server.do(server.service.next_call().answer)
-    stream.send("echo", "e")
-    if wanted:
-        empty = stream.next().get_response()
-        assert (empty.id, empty.model_name, empty.model_version) == ("s", "stream", "")
-        assert empty.parameters["triton_final_response"].bool_param and not empty.outputs
-    assert stream.next_values(1) == [("e", 5)]
-
-
 def test_stream_errors_are_in_band_and_in_order(
     server: Running, triton: client.InferenceServerClient
 ) -> None:

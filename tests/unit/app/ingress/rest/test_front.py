@@ -4,9 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-import numpy as np
 import pytest
-import tritonclient.http as client
 
 from app.core.errors import ErrorCode, InferError, unavailable
 from app.core.tensors import InferResponse
@@ -18,7 +16,6 @@ from tests.unit.app.ingress.http_peer import (
     INFER,
     Peer,
     Run,
-    binary_infer,
     fronted,
     infer_document,
     json_infer,
@@ -40,21 +37,6 @@ def test_golden_exchange(run: Run) -> None:
                 body
             )
             assert await peer.reader.readexactly(len(wanted + body)) == wanted + body
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("elements", [0, 1, 1000, 60_000, 2_000_000])
-def test_binary_tensors_of_any_size_come_back(run: Run, elements: Any) -> None:
-    async def scenario() -> None:
-        async with fronted() as front:
-            peer = await front.connect()
-            array = np.arange(elements, dtype=np.float32).reshape(1, -1)
-            for _ in range(2):
-                status, headers, body = await peer.ask(binary_infer(array))
-                length = int(headers.get("inference-header-content-length", len(body)))
-                assert status == 200
-                assert body[length:] == array.tobytes()
 
     run(scenario())
 
@@ -278,37 +260,6 @@ def test_disconnect_cancels(run: Run) -> None:
             await until(lambda: service.calls[0].cancelled)
             request_, sink = service.held[0]
             sink(service.answer(request_))
-
-    run(scenario())
-
-
-def test_triton_client(run: Run) -> None:
-    def use(port: int) -> None:
-        with client.InferenceServerClient(f"127.0.0.1:{port}") as triton:
-            assert triton.is_server_live() and triton.is_model_ready("identity")
-            for elements in (16, 300_000):
-                array = np.random.default_rng(0).random((2, elements), np.float32)
-                for binary in (True, False):
-                    if elements > 16 and not binary:
-                        continue
-                    tensor = client.InferInput("INPUT0", array.shape, "FP32")
-                    tensor.set_data_from_numpy(array, binary_data=binary)
-                    for outputs in (None, [client.InferRequestedOutput("OUTPUT0", binary_data=binary)]):
-                        result = triton.infer("identity", [tensor], outputs=outputs, request_id="7")
-                        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
-                        assert result.get_response()["id"] == "7"
-            tensor = client.InferInput("INPUT0", [1, 3], "FP32")
-            tensor.set_data_from_numpy(np.array([[1, 3, 2]], np.float32))
-            top = triton.infer(
-                "identity", [tensor], outputs=[client.InferRequestedOutput("OUTPUT0", class_count=2)]
-            )
-            assert top.as_numpy("OUTPUT0").tolist() == [[b"3.000000:1:one", b"2.000000:2:two"]]
-            with pytest.raises(client.InferenceServerException, match="is not found"):
-                triton.infer("none", [tensor])
-
-    async def scenario() -> None:
-        async with fronted() as front:
-            await asyncio.to_thread(use, front.port)
 
     run(scenario())
 

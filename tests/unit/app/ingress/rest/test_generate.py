@@ -1,16 +1,14 @@
 """The generate extension over real connections: what becomes a request, and what answers it."""
 
 import asyncio
-import gzip
 import json
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 
-from app.core.errors import ErrorCode, InferError, invalid_arg
-from app.core.tensors import InferResponse, Tensor, failed
+from app.core.errors import ErrorCode, InferError
+from app.core.tensors import InferResponse, Tensor
 from tests.hints import tritons
 from tests.unit.app.ingress.http_peer import Run, fronted, request
 from tests.unit.app.ingress.rest.generate_requests import (
@@ -51,17 +49,6 @@ def test_golden_exchanges(run: Run) -> None:
     run(scenario())
 
 
-def test_tensors_and_parameters_reach_the_model(run: Run) -> None:
-    async def scenario() -> None:
-        async with decoupled() as (front, peer):
-            body = b'{"INPUT0":[1,2],"x":3,"parameters":{"y":"z"}}'
-            got = (await asked(front, peer, asking("/v2/models/identity/versions/1/generate", body))).request
-            assert (got.model_version, got.parameters) == ("1", {"x": 3, "y": "z"})
-            assert got.inputs == (Tensor("INPUT0", "FP32", (1, 2), np.array([1, 2], np.float32).tobytes()),)
-
-    run(scenario())
-
-
 @pytest.mark.parametrize(
     ("responses", "status"),
     [
@@ -84,41 +71,6 @@ def test_the_first_response_decides_the_status_of_too_few_or_too_many(
             assert json.loads(body) == {"error": EXACTLY_ONE}
             assert model.call.cancelled, "the rest is not waited for, and the model is told"
             assert (await peer.ask(request("/v2/health/live", method="GET")))[0] == 200
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("responses", [[numbered(1), LAST], [numbered(1, final=True)]])
-def test_generate_answers_with_the_one_response(run: Run, responses: list[InferResponse]) -> None:
-    async def scenario() -> None:
-        async with decoupled() as (front, peer):
-            model = await asked(front, peer, asking())
-            model.answer(*responses)
-            found, headers, body = await peer.response()
-            assert (found, headers["content-type"], json.loads(body)["N"]) == (200, JSON, 1)
-            assert not model.call.cancelled
-
-    run(scenario())
-
-
-def test_errors_of_the_model_in_generate(run: Run) -> None:
-    async def scenario() -> None:
-        async with decoupled() as (front, peer):
-            for error in (told(BROKEN), told(BROKEN, final=False)):
-                (await asked(front, peer, asking())).answer(error, *([] if error.final else [LAST]))
-                status, _, body = await peer.response()
-                assert (status, json.loads(body)) == (400, {"error": "broken"})
-
-    run(scenario())
-
-
-def test_refusal_before_any_model_begins_no_stream(run: Run) -> None:
-    async def scenario() -> None:
-        async with decoupled() as (front, peer):
-            (await asked(front, peer, asking(STREAM))).answer(failed(invalid_arg("expected 2 inputs")))
-            status, headers, body = await peer.response()
-            assert (status, headers["content-type"]) == (400, JSON)
-            assert json.loads(body) == {"error": "expected 2 inputs"}
 
     run(scenario())
 
@@ -165,39 +117,6 @@ def test_paths_and_methods(run: Run) -> None:
             await peer.send(request(STREAM, method="HEAD"))
             assert (await head(peer))[0] == 405
             assert (await peer.ask(asking(GENERATE + "?x=1")))[0] == 200
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("path", [GENERATE, STREAM])
-def test_refused_requests(run: Run, path: str) -> None:
-    async def scenario() -> None:
-        async with fronted(settings={"max_input_size": 100_000}) as front:
-            peer = await front.connect()
-            for coding, body in (("gzip", gzip.compress(b'{"INPUT0":1}')), ("br", b"x")):
-                status, _, answer = await peer.ask(asking(path, body, f"Content-Encoding: {coding}"))
-                assert (status, json.loads(answer)["error"]) == (
-                    400,
-                    "Unsupported content-encoding, only 'identity' is supported.",
-                )
-            for body, status, text in (
-                (
-                    b"{",
-                    500,
-                    "failed to parse the request JSON buffer: Missing a name for object member. at 1",
-                ),
-                (b'{"x":[]}', 400, "parameter 'x' has invalid type."),
-                (b" " * 50_000 + b"{", 500, "failed to parse the request JSON buffer:"),
-                (b" " * 100_001, 400, "request JSON size of 100001 bytes exceeds the maximum allowed input"),
-            ):
-                found, headers, answer = await peer.ask(asking(path, body))
-                assert (found, headers["content-type"]) == (status, JSON)
-                assert json.loads(answer)["error"].startswith(text)
-            identity = asking(
-                GENERATE, b'{"INPUT0":1}', "Content-Encoding: identity", "Accept-Encoding: gzip"
-            )
-            status, headers, _ = await peer.ask(identity)
-            assert (status, "content-encoding" in headers) == (200, False)
 
     run(scenario())
 

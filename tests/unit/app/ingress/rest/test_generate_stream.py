@@ -32,20 +32,6 @@ from tests.unit.app.ingress.rest.generate_requests import (
 from tests.waiting import let_run, until
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 2000])
-def test_every_response_is_an_event(run: Run, count: int) -> None:
-    async def scenario() -> None:
-        async with decoupled() as (front, peer):
-            model = await asked(front, peer, asking(STREAM))
-            model.answer(*map(numbered, range(count)), LAST)
-            status, headers = await head(peer)
-            assert (status, headers["content-type"]) == (200, EVENTS)
-            assert numbers(await events(peer)) == list(range(count))
-            assert (await peer.ask(request("/v2/health/live", method="GET")))[0] == 200
-
-    run(scenario())
-
-
 def test_event_is_sent_when_its_response_arrives(run: Run) -> None:
     async def scenario() -> None:
         async with decoupled() as (front, peer):
