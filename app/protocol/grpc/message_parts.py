@@ -6,8 +6,6 @@ contents before protobuf sees it; large contents are views.
 
 from typing import Final, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from app.core.tensors import Buffer
 
 _ID_TAG: Final = 0x1A
@@ -32,74 +30,53 @@ class SplitRequest(NamedTuple):
 
 
 def split_request(data: Buffer) -> SplitRequest | None:
-    """Split a serialised request; None for a message with unknown or repeated fields, which protobuf decodes.
+    """Split a serialised request; None for one that is not as simple as most, which protobuf has to judge.
 
     Every field of ModelInferRequest is length-delimited (wire type 2) and has a tag of one byte, so that
     there are only tags and lengths to read.
-
-    Raises:
-        DecodeError: a length is malformed, or the id is not UTF-8.
     """
-    position = begun = 0
-    end = len(data)
     header: list[bytes] = []
     raw: list[Buffer] = []
-    request_id: str | None = None
-    while position < end - 1:
+    request_id: bytes | None = None
+    position, end = 0, len(data)
+    while position < end:
         tag = data[position]
-        if tag & 7 != _LENGTH_DELIMITED or tag > 0x7F:
-            return None
-        length = data[position + 1]
-        start = position + 2
-        if length > 0x7F:
-            length, start = read_varint(data, position + 1)
+        length, start = _read_length(data, position + 1)
         stop = start + length
-        if tag != _RAW_TAG and tag != _ID_TAG:
-            position = stop
-            continue
-        if stop > end or (tag == _ID_TAG and request_id is not None):
+        if tag & 7 != _LENGTH_DELIMITED or tag > 0x7F or not start or stop > end:
             return None
-        if tag == _ID_TAG:
-            try:
-                request_id = str(data[start:stop], "utf-8")
-            except UnicodeDecodeError as error:
-                raise DecodeError(str(error)) from None
-        else:
+        if tag == _RAW_TAG:
             raw.append(bytes(data[start:stop]) if length < _VIEWED_FROM else memoryview(data)[start:stop])
-        if begun < position:
-            header.append(bytes(data[begun:position]))
-        position = begun = stop
-    if position != end:
+        elif tag != _ID_TAG:
+            header.append(bytes(data[position:stop]))
+        elif request_id is None:
+            request_id = bytes(data[start:stop])
+        else:
+            return None
+        position = stop
+    try:
+        return SplitRequest(b"".join(header), (request_id or b"").decode(), raw)
+    except UnicodeDecodeError:
         return None
-    if begun < end:
-        header.append(bytes(data[begun:]))
-    return SplitRequest(header[0] if len(header) == 1 else b"".join(header), request_id or "", raw)
 
 
 def first_tensor_offset(beginning: Buffer) -> int:
     """Return the offset of the first long raw content, 0 if the beginning of a message does not show it."""
     position, end = 0, len(beginning)
-    try:
-        while position < end - 1:
-            length, start = read_varint(beginning, position + 1)
-            if beginning[position] == _RAW_TAG and length >= _VIEWED_FROM:
-                return start
-            position = start + length
-    except DecodeError:
-        pass
+    while position < end:
+        length, start = _read_length(beginning, position + 1)
+        if not start or (beginning[position] == _RAW_TAG and length >= _VIEWED_FROM):
+            return start
+        position = start + length
     return 0
 
 
-def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Return the number at a position, and the position behind it.
-
-    Raises:
-        DecodeError: it does not end within five bytes, or within the data.
-    """
+def _read_length(data: Buffer, position: int) -> tuple[int, int]:
+    """Return the number at a position, and the position behind it: 0 if it does not end within five bytes."""
     value = shift = 0
     for byte in data[position : position + 5]:
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
             return value, position + shift // 7
-    raise DecodeError("length runs past the message")
+    return 0, 0
