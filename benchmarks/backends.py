@@ -28,6 +28,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
 from backends.registry.loading import find_backend
 from backends.registry.place import BackendPlace
+from benchmarks import results
 from benchmarks.report import table
 from deployments.environments.prepare import prepare
 
@@ -151,9 +152,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="rows with this in their name or their backend's")
     parser.add_argument("--seconds", type=float, default=4, help="for each row")
+    results.add_flag(parser)
     arguments = parser.parse_args()
-    lines = [compare(row, arguments.seconds) for row in rows(arguments.only)]
-    print(table(["model", "backend us", "bare us", "more us", "ratio"], lines))
+    with results.recorded("backends", arguments.record):
+        lines = [compare(row, arguments.seconds) for row in rows(arguments.only)]
+        print(table(["model", "backend us", "bare us", "more us", "ratio"], lines))
 
 
 if __name__ == "__main__":

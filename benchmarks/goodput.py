@@ -219,7 +219,7 @@ def rows(cells: Sequence[Cell]) -> list[list[str]]:
                 f"{outcome.infer_per_s:.1f}",
                 f"{100 * outcome.infer_per_s / peak:.0f}%" if peak else "",
                 f"{outcome.p50_ms:.0f}",
-                ", ".join(f"{count} {end}" for end, count in sorted(outcome.failures.items())),
+                ", ".join(f"{count} {end.name.lower()}" for end, count in sorted(outcome.failures.items())),
                 f"{cell.mib[0]:.0f} {cell.mib[1]:.0f}",
             ]
         )

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.tools.perf.command.run import main as perf
+from benchmarks import results
 from benchmarks.backend_rows import cuda
 from benchmarks.backends import seconds_each
 from benchmarks.report import table
@@ -109,11 +110,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2, help="for each line")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 4])
+    results.add_flag(parser)
     arguments = parser.parse_args()
-    lines = [
-        line for rows in arguments.rows for line in measure(rows, arguments.in_flight, arguments.seconds)
-    ]
-    print(table(HEADER, lines))
+    with results.recorded("gpu_server", arguments.record):
+        each = (measure(rows, arguments.in_flight, arguments.seconds) for rows in arguments.rows)
+        print(table(HEADER, [line for lines in each for line in lines]))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import numpy as np
 import nereid.inprocess as tritonserver
 from app.engine.engine import Engine
 from app.settings.load import from_args
+from benchmarks import results
 
 _CONFIG = """backend: "python"
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] } ]
@@ -42,8 +43,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.in_process")
     parser.add_argument("--calls", type=int, default=3000, help="calls of each row")
     parser.add_argument("--threads", type=int, default=0, help="threads that call at the same time")
+    results.add_flag(parser)
     arguments = parser.parse_args()
-    with TemporaryDirectory() as repository:
+    with TemporaryDirectory() as repository, results.recorded("in_process", arguments.record):
         folder = Path(repository, "identity", "1")
         folder.mkdir(parents=True)
         (folder / "model.py").write_text(_MODEL)

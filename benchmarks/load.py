@@ -30,34 +30,36 @@ class LoadResult:
     """What was answered in a time.
 
     Attributes:
-        failures: how other requests ended, with their number: "HTTP 503", "gRPC status 8",
-            "no answer in time".
+        failures: how other requests ended, with their number; of all that ended since the last look.
+        texts: what they were told, with their number; "others" beside the first of many texts.
     """
 
     infer_per_s: float
     p50_ms: float
     p99_ms: float
     requests: int
-    failures: Counter[str]
+    failures: Counter[End]
+    texts: Counter[str]
 
     @classmethod
     def of(cls, told: Sequence[Told], start: int, end: int) -> LoadResult:
         """Return the figures of the requests that have ended between two moments."""
-        rows: Rows = rows_of(told)
-        rows = rows[(rows[:, _STATUS] == End.OK) & (rows[:, _ENDED] >= start) & (rows[:, _ENDED] < end)]
+        every: Rows = rows_of(told)
+        ended, status = every[:, _ENDED], every[:, _STATUS]
+        rows = every[(status == End.OK) & (ended >= start) & (ended < end)]
         ms = (rows[:, _ENDED] - rows[:, _INTENDED]) / 1e6
         p50, p99 = np.percentile(ms, (50, 99)) if len(ms) else (0.0, 0.0)
-        failures: Counter[str] = Counter()
-        for text, number in (item for each in told for item in each.errors.items()):
-            failures[text.partition(":")[0]] += number
-        return cls(len(rows) * 1e9 / (end - start), float(p50), float(p99), len(rows), failures)
+        failures = Counter(map(End, status[status != End.OK].tolist()))
+        texts = sum((each.errors for each in told), Counter[str]())
+        rate = len(rows) * 1e9 / (end - start)
+        return cls(rate, float(p50), float(p99), len(rows), failures, texts)
 
     @property
     def errors(self) -> int:
         return self.failures.total()
 
 
-NOTHING = LoadResult(0.0, 0.0, 0.0, 0, Counter())
+NOTHING = LoadResult(0.0, 0.0, 0.0, 0, Counter(), Counter())
 
 
 class LoadFailed(RuntimeError):

@@ -33,6 +33,7 @@ from app.native.choice import is_native
 from app.transport.channel.connection import Connection
 from app.transport.memory.arena import ArenaWriter
 from app.transport.settings import TransportSettings
+from benchmarks import results
 from benchmarks.counting import Counter, Work
 from benchmarks.one_process import Callers, running
 from benchmarks.report import table
@@ -203,16 +204,23 @@ def main() -> None:
     )
     parser.add_argument("--write", action="store_true", help="commit to these figures")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, nothing else")
+    results.add_flag(parser)
     options = parser.parse_args()
-    found = measure()
+    measured = measure()
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(measured))
         return
+    with results.recorded("path", options.record):
+        print_table(measured)
+    if options.write:
+        write_limits(measured)
+
+
+def print_table(found: Mapping[str, Threads]) -> None:
+    """Print the figures of each thread beside the committed ones."""
     # A thread that had nothing to do for one of the protocols is not among its own.
     roles = dict.fromkeys(name for threads in found.values() for name in threads if name != "all")
     print(table(["", "figure", *roles, "all", "committed"], rows(found, roles, limits())))
-    if options.write:
-        write_limits(found)
 
 
 if __name__ == "__main__":

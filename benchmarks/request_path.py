@@ -201,7 +201,7 @@ def measure(side: Side, job: Any, generator: Any, seconds: float) -> Cell:
         result = load.watch(seconds)
         after = spent(side.ingress), spent(side.replica)
     if result.errors or not result.requests:
-        raise RuntimeError(f"{result.requests} answers, and {dict(result.failures)}")
+        raise RuntimeError(f"{result.requests} answers, and {dict(result.texts)}")
     used = [
         Spent((b.us - a.us) / result.requests, (b.switches - a.switches) / result.requests)
         for a, b in zip(before, after, strict=True)

@@ -222,7 +222,7 @@ def decode_binary(header: Any, tail: bytes) -> dict[str, np.ndarray]:
 
 
 def ask_grpc(workload: Workload, port: int) -> dict[str, np.ndarray]:
-    """Send the recorded message through grpcio, which checks the status that h2load ignores."""
+    """Send the recorded message through grpcio, once, and decode the response."""
     with grpc.insecure_channel(
         f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1)]
     ) as channel:

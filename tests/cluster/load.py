@@ -5,11 +5,11 @@ import json
 import signal
 import threading
 import time
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
 
+from tests.long.client_threads import ClientThreads
 from tests.server import Server, wait_until
 
 VALUES = np.arange(16, dtype=np.float32)
@@ -34,8 +34,8 @@ class Answer(NamedTuple):
         return self.status == 200 and self.body.endswith(VALUES.tobytes())
 
 
-class Load:
-    """Threads that send a request each, one after the other, over a connection of their own.
+class Load(ClientThreads):
+    """Clients that send one request after the other, each over a connection of its own.
 
     A connection that the server closes behind a complete answer is opened again, as any client would.
     """
@@ -43,26 +43,13 @@ class Load:
     def __init__(self, port: int, model: str, clients: int = 8) -> None:
         self._port = port
         self._path = f"/v2/models/{model}/infer"
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(clients)]
         self.answers: list[Answer] = []
         self.refused = 0
-
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
+        super().__init__([self._run] * clients, 30)
 
     def end(self) -> None:
         """Let each client finish its request and stop."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(30)
+        self.__exit__()
 
     @property
     def failures(self) -> list[Answer]:
@@ -70,7 +57,7 @@ class Load:
         return [answer for answer in list(self.answers) if not answer.correct]
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
             try:
                 connection.connect()
@@ -78,7 +65,7 @@ class Load:
                 self.refused += 1
                 time.sleep(0.05)
                 continue
-            while not self._stop.is_set() and connection.sock is not None:
+            while not self.stop.is_set() and connection.sock is not None:
                 self._ask(connection)
             connection.close()
 
