@@ -7,13 +7,13 @@ then meet in such a framework: PyTorch refuses to read a second exported program
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
-from typing import Final, Literal
+from typing import Final
 
-_LOCKS: Final = {name: RLock() for name in ("openvino", "tensorflow", "torch")}
+_LOCKS: Final[dict[str, RLock]] = {}
 
 
 @contextmanager
-def loading(framework: Literal["openvino", "tensorflow", "torch"]) -> Iterator[None]:
+def loading(framework: str) -> Iterator[None]:
     """Have the process to itself, as far as other loads by this framework go."""
-    with _LOCKS[framework]:
+    with _LOCKS.setdefault(framework, RLock()):
         yield
