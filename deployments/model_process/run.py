@@ -64,12 +64,20 @@ class Run:
 
     def kill(self) -> None:
         """Kill it with all that it has started, unless it has ended."""
-        if not self.ended.is_set():
-            self._kill()
+        if self.ended.is_set():
+            return
+        if not self._kill():  # it has just been forked, and is in no group of its own yet
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._started.pidfd, signal.SIGKILL)
 
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._started.pid, signal.SIGKILL)
+    def _kill(self) -> bool:
+        """Kill its group; return whether there is one."""
+        with suppress(PermissionError):
+            try:
+                os.killpg(self._started.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return False
+        return True
 
     def discard(self) -> None:
         """End it, and do not look at it again; in place of `watch`."""
