@@ -272,7 +272,13 @@ def adapt(qa: Path, data: Path) -> None:
     """Adapt the files of `qa/` to a machine without GPUs and to where its models are; make the version
     directories that git has not.
     """
-    where = {"*.sh": (*_WITHOUT_GPU["*.sh"], (r"/data/inferenceserver/\$\{REPO_VERSION\}", str(data)))}
+    where = {
+        "*.sh": (
+            *_WITHOUT_GPU["*.sh"],
+            (r"/data/inferenceserver/\$\{REPO_VERSION\}", str(data)),
+            (r"\bmkdir 1\b", "mkdir -p 1"),  # which are made below
+        )
+    }
     for pattern, replaced in {**_WITHOUT_GPU, **where}.items():
         for path in qa.rglob(pattern):
             text = changed = path.read_text(errors="surrogateescape")
