@@ -93,16 +93,11 @@ class AsyncServer:
 
     async def live(self) -> bool:
         """Return whether the server runs; False if it cannot be reached."""
-        return await self._asked(self.transport.live(self._options.timeout))
+        return await _asked(self.transport.live(self._options.timeout))
 
     async def ready(self, model: str = "", version: str = "") -> bool:
         """Return whether the server, or a model, is ready; False if the server cannot be reached."""
-        return await self._asked(self.transport.ready(model, version, self._options.timeout))
-
-    async def _asked(self, answer: Awaitable[bool]) -> bool:
-        found = await _asked(answer)
-        self.transport.contact.made |= found
-        return found
+        return await _asked(self.transport.ready(model, version, self._options.timeout))
 
     async def wait_ready(self, model: str = "", version: str = "", timeout: float = _TIMEOUT) -> None:
         """Wait until the server, or a model, is ready.

@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2 as pb
 
 from nereid_client.datatypes import decode
-from nereid_client.errors import ServerError, Unreachable, server_error
+from nereid_client.errors import DeadlineExceeded, ServerError, Unreachable, server_error
 from nereid_client.messages import Input, Output, Parameter, Request, Response, Slice
 from nereid_client.retry import FIRST_CONTACT, Contact
 from nereid_client.transport import Tls
@@ -87,8 +87,9 @@ class GrpcTransport:
     async def infer(self, encoded: Any, timeout: float) -> Response:
         try:
             answer = await self._infer(encoded, timeout=timeout, metadata=self._metadata)
+            self.contact.made = True
         except grpc.aio.AioRpcError as error:
-            raise _error(error) from None
+            raise self._failed(error) from None
         return read_response(answer)
 
     async def stream(self, request: Request, timeout: float) -> AsyncIterator[Response]:
@@ -97,13 +98,14 @@ class GrpcTransport:
         call = self._stream(iter([message]), timeout=timeout, metadata=self._metadata)
         try:
             async for answer in call:
+                self.contact.made = True
                 if answer.error_message:
                     raise ServerError("UNKNOWN", answer.error_message)
                 response = read_response(answer.infer_response)
                 if response.arrays:
                     yield response
         except grpc.aio.AioRpcError as error:
-            raise _error(error) from None
+            raise self._failed(error) from None
         finally:
             call.cancel()
 
@@ -151,9 +153,16 @@ class GrpcTransport:
             _SERVICE + method, type(request).SerializeToString, answer.FromString
         )
         try:
-            return await call(request, timeout=timeout, metadata=self._metadata)
+            found = await call(request, timeout=timeout, metadata=self._metadata)
+            self.contact.made = True
         except grpc.aio.AioRpcError as error:
-            raise _error(error) from None
+            raise self._failed(error) from None
+        return found
+
+    def _failed(self, error: grpc.aio.AioRpcError) -> ServerError:
+        failure = _error(error)
+        self.contact.made |= not isinstance(failure, Unreachable | DeadlineExceeded)
+        return failure
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:

@@ -96,6 +96,7 @@ class HttpTransport:
             _errors(),
             self._session.post(url, data=_body(sent), headers=sent.headers, timeout=limit) as answer,
         ):
+            self.contact.made = True
             if answer.status != 200:
                 raise _answered(answer.status, answer.headers, await answer.read())
             async for event in _events(answer.content):
@@ -156,6 +157,7 @@ class HttpTransport:
             _errors(),
             self._session.request(method, self._url + path, timeout=limit, **body) as answer,
         ):
+            self.contact.made = True
             return answer.status, answer.headers, await answer.read()
 
 

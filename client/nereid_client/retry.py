@@ -28,7 +28,10 @@ _EXTRA: Final = 0.05
 
 
 class Contact:
-    """Whether a server was ever there. If not, its address is more likely wrong than that it restarts."""
+    """Whether a server was ever there, which has answered anything at all.
+
+    If not, its address is more likely wrong than that it restarts.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -60,9 +63,7 @@ async def repeated(attempt: Attempt[T], timeout: float, repeat: bool, contact: C
         if left <= 0:
             raise DeadlineExceeded("DEADLINE_EXCEEDED", "there was no answer in time")
         try:
-            answer = await attempt(left)
-            contact.made = True
-            return answer
+            return await attempt(left)
         except Unreachable as error:
             unavailable: Unavailable = contact.explained(error)
             last = end if contact.made else min(end, begun + FIRST_CONTACT)

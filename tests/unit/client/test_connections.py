@@ -4,14 +4,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nereid_client import InputError, Server, ServerError, Unavailable, connect, retry
+from nereid_client import AsyncServer, InputError, Server, ServerError, Unavailable, connect, retry
 from nereid_client.errors import Unreachable
 from tests.certificates import Authority
 from tests.server import ROOT, free_port
@@ -66,6 +67,27 @@ async def test_server_that_was_there_is_tried_for_the_time_of_a_call(monkeypatch
     assert await retry.repeated(attempt, 30.0, True, contact) == "there"
 
 
+ASKED: dict[str, Callable[[AsyncServer], Awaitable[Any]]] = {
+    "live": lambda server: server.live(),
+    "index": lambda server: server.index(),
+    "statistics": lambda server: server.statistics("double"),
+    "an error": lambda server: server.statistics("nobody"),
+    "a model's call": lambda server: server.model("double")(IN=[1, 2]),
+}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+async def test_any_answer_shows_that_the_server_is_there(
+    addresses: Addresses, protocol: str, ask: Callable[[AsyncServer], Awaitable[Any]]
+) -> None:
+    async with AsyncServer(getattr(addresses, protocol)) as server:
+        assert not server.transport.contact.made
+        with suppress(ServerError):
+            await ask(server)
+        assert server.transport.contact.made, "else a call gives up in seconds when the server restarts"
+
+
 def test_what_is_there_shows_itself(addresses: Addresses) -> None:
     with connect(addresses.http) as server:
         model = server.model("double")
@@ -88,7 +110,8 @@ def test_value_without_the_name_of_an_input_is_told(addresses: Addresses, value:
 
 
 def test_name_that_nobody_has_is_told_in_a_sentence() -> None:
-    with connect("http://nobody.invalid:80", timeout=1) as server, pytest.raises(Unavailable) as found:
+    url = "http://nobody.invalid:80"
+    with connect(url, timeout=30, retry=False) as server, pytest.raises(Unavailable) as found:
         server.metadata()
     assert found.value.message.startswith("cannot connect to nobody.invalid:80: ")
     assert "ssl" not in found.value.message
