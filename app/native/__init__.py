@@ -6,8 +6,9 @@ it knows, and leaves the rest to Python before it has changed anything, so that 
 Where C takes over, functions of Python are not called, and a breakpoint in them is not hit: **run with
 `--data-plane=python` to debug**. The method `use_compiled` of a class puts C there, where it is no argument:
 
-- `HttpConnection`, by the recogniser of its `HttpState`: `Patterns.match` and `Matched` in place of `_parse`,
-  `InferRoute` and `ResponseWriter`.
+- `HttpConnection`, by the recogniser of its `HttpState`: `HttpRequests.match` and `Matched` in place of
+  `_parse`, `InferRoute` and `ResponseWriter`; `InferRoute` by its context: `JsonRequests.read` in place of
+  `decode_infer`.
 - `Http2Connection`, by `compiled` of its `Http2State`: `UnaryCalls.receive` in place of `_on_frame`, `Stream`
   and `UnaryCall`.
 - `GrpcFront`: `UnaryCalls.sink` in place of `_respond`, `InferRequests.read` in place of `decode_request`.

@@ -232,61 +232,72 @@ class ServerEnd:
     def take(self, buffer: Buffer, start: int, end: int, /) -> int:
         """Handle requests in a buffer; return where the first frame that is left, or incomplete, begins."""
 
-class Patterns:
-    """Recognises HTTP requests that look like one that was added: `app/protocol/http/request_pattern.py`."""
+class JsonRequests:
+    """Reads the JSON part of inference requests, as most clients write it."""
 
     def __init__(
         self,
         tensor: type[Tensor],
+        output: type[RequestedOutput],
+        place: type[RegionSlice],
         request: type[InferRequest],
-        response: type[InferResponse],
-        encode_data: Callable[[Tensor], bytes],
+        infer: type[Any],
         /,
     ) -> None:
-        """Make requests of these types; `encode_data` writes the tensors in the JSON of responses.
+        """Make requests of these types; `infer` is `HttpInfer`."""
 
-        Raises:
-            TypeError: a type has its fields elsewhere than msgspec puts them.
+    def read(
+        self, model: str, version: str, body: Buffer, json_end: int, max_input_size: int, /
+    ) -> Any | None:
+        """Return the `HttpInfer` of a body; None if Python has to read it, to find what is wrong or unusual.
+
+        A long body is read without the interpreter's lock.
         """
 
-    def wants(self, data: bytes, /) -> bool:
-        """Return whether a request is to be added: another that begins alike, and is as long, was asked for.
+class HttpRequests:
+    """Reads inference requests over HTTP/1.1 in full: head, JSON part and binary tensors."""
 
-        After many of them it is not: they look different each time.
-        """
-
-    def add(
+    def __init__(
         self,
-        data: bytes,
-        json_end: int,
-        holes: tuple[tuple[int, int, int], ...],
-        inputs: tuple[tuple[str, str, tuple[int, ...], int, int, object], ...],
-        fields: tuple[str, str, tuple[RequestedOutput, ...], str, dict[str, Any], bool],
-        owner: object,
+        tensor: type[Tensor],
+        output: type[RequestedOutput],
+        request: type[InferRequest],
+        response: type[InferResponse],
+        reader: JsonRequests,
+        asked: tuple[bytes, ...],
+        response_heads: tuple[bytes, ...],
+        encode_data: Callable[[Tensor], bytes],
+        max_input_size: int,
         /,
-    ) -> bool:
-        """Recognise requests that look like this one; return False if it is too short or has too many inputs.
+    ) -> None:
+        """Read and write with these types.
 
         Args:
-            data: the request, complete.
-            json_end: where its JSON part ends.
-            holes: as `Hole`, from the start of `data`.
-            inputs: as `PatternInput`.
-            fields: model name, model version, outputs, id, parameters and `regions` of the requests.
-            owner: what answers them.
+            asked: lower-case names of headers that decide about requests, besides those that always do.
+            response_heads: `RESPONSE_HEADS` of `app/protocol/http/compiled.py`.
+            encode_data: writes the tensors in the JSON of responses.
+            max_input_size: bytes of the JSON part, and of each tensor in it.
 
         Raises:
-            ValueError: the arguments do not fit together.
+            TypeError: a type has its fields elsewhere than in slots.
+        """
+
+    def add(self, head: bytes, owner: object, model: str, version: str, /) -> bool:
+        """Read requests with a head like this one for a model; return False if that is not plain.
+
+        Args:
+            head: one that Python has read; the values of headers that decide nothing may differ.
+            owner: what submits and answers the requests.
         """
 
     def match(self, data: bytes, connection: object, /) -> Matched | None:
-        """Return the request that these bytes are, if they are one, like an added one, and nothing more."""
+        """Return the request that these bytes are, if they are one of a known head, and nothing more."""
 
 class Matched:
-    """A request that was recognised, until it is answered: its exchange, and the sink of its responses.
+    """A request that was read, until it is answered: its exchange, and the sink of its responses.
 
-    A response that looks like one that was added is written to the connection; any other is passed to
-    `owner.answer(matched, response)`, and after that to `sink` if there is one.
+    A plain response is written to the connection; any other is passed to `owner.answer(matched, response)`,
+    and after that to `sink` if there is one.
     """
 
     connection: Any
@@ -296,14 +307,9 @@ class Matched:
     sink: Callable[[InferResponse], None]
     @property
     def owner(self) -> Any: ...
+    @property
+    def binary_default(self) -> bool: ...
     def __call__(self, response: InferResponse, /) -> None: ...
-    def add_answer(self, answer: tuple[Any, ...], /) -> bool:
-        """Write responses like this `Answer` of `response_pattern.py`; return False for too many outputs.
-
-        Raises:
-            ValueError: its parts do not fit together.
-        """
-
     def disconnect(self) -> None:
         """Cancel the request, whose client has disconnected."""
 

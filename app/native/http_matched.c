@@ -1,5 +1,5 @@
-/* The type `Matched`: a request that was recognised, until it is answered. */
-#include "http_patterns.h"
+/* The type `Matched`: a request that was read, until it is answered. */
+#include "http_requests.h"
 
 #include "structmember.h"
 
@@ -34,11 +34,11 @@ static PyObject *receive(PyObject *callable, PyObject *const *arguments, size_t 
     }
     if (self->sink != NULL)
         return PyObject_CallOneArg(self->sink, arguments[0]);
-    if (self->connection == NULL || self->pattern->owner == NULL) {
+    if (self->connection == NULL || self->owner == NULL) {
         Py_CLEAR(self->call);
         Py_RETURN_NONE;
     }
-    PyObject *bytes = keeps_alive(self) ? write_answer(self, arguments[0]) : NULL;
+    PyObject *bytes = keeps_alive(self) ? write_http_response(self, arguments[0]) : NULL;
     PyObject *result;
     Py_INCREF(self);
     if (bytes != NULL) {
@@ -47,7 +47,7 @@ static PyObject *receive(PyObject *callable, PyObject *const *arguments, size_t 
         Py_DECREF(bytes);
     } else {
         PyErr_Clear(); /* Python writes the response, or finds what is wrong with it */
-        result = PyObject_CallMethod(self->pattern->owner, "answer", "OO", self, arguments[0]);
+        result = PyObject_CallMethod(self->owner, "answer", "OO", self, arguments[0]);
     }
     Py_DECREF(self);
     return result;
@@ -71,8 +71,8 @@ static PyObject *disconnect(Matched *self, PyObject *Py_UNUSED(ignored))
 static int traverse(Matched *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->patterns);
-    Py_VISIT(self->pattern);
+    Py_VISIT(self->requests);
+    Py_VISIT(self->owner);
     Py_VISIT(self->connection);
     Py_VISIT(self->request);
     Py_VISIT(self->call);
@@ -96,20 +96,20 @@ static void delete(Matched *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     clear(self);
-    Py_XDECREF(self->id);
-    Py_XDECREF(self->pattern);
-    Py_XDECREF(self->patterns);
+    Py_XDECREF(self->owner);
+    Py_XDECREF(self->requests);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
-static PyObject *get_owner(Matched *self, void *Py_UNUSED(closure))
+static PyObject *get_binary_default(Matched *self, void *Py_UNUSED(closure))
 {
-    return Py_NewRef(self->pattern->owner == NULL ? Py_None : self->pattern->owner);
+    return PyBool_FromLong(self->wishes.is_binary);
 }
 
 static PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Matched, vectorcall), READONLY, NULL},
+    {"owner", T_OBJECT, offsetof(Matched, owner), READONLY, NULL},
     {"connection", T_OBJECT, offsetof(Matched, connection), READONLY, NULL},
     {"request", T_OBJECT, offsetof(Matched, request), READONLY, NULL},
     {"call", T_OBJECT, offsetof(Matched, call), 0, NULL},
@@ -119,12 +119,11 @@ static PyMemberDef members[] = {
 };
 
 static PyGetSetDef properties[] = {
-    {"owner", (getter)get_owner, NULL, NULL, NULL},
+    {"binary_default", (getter)get_binary_default, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef methods[] = {
-    {"add_answer", (PyCFunction)add_answer, METH_O, "Write responses like one that Python has written."},
     {"disconnect", (PyCFunction)disconnect, METH_NOARGS, "Handle that the client has disconnected."},
     {NULL, NULL, 0, NULL},
 };
@@ -148,16 +147,17 @@ PyType_Spec matched_specification = {
     .slots = slots,
 };
 
-Matched *make_matched(Patterns *patterns, Pattern *pattern, PyObject *connection, PyObject *request, PyObject *id)
+Matched *make_matched(HttpRequests *requests, PyObject *owner, PyObject *connection, PyObject *request,
+                      struct wishes wishes)
 {
-    Matched *self = (Matched *)patterns->matched->tp_alloc(patterns->matched, 0);
+    Matched *self = (Matched *)requests->matched->tp_alloc(requests->matched, 0);
     if (self == NULL)
         return NULL;
     self->vectorcall = receive;
-    self->patterns = (Patterns *)Py_NewRef(patterns);
-    self->pattern = (Pattern *)Py_NewRef(pattern);
+    self->requests = (HttpRequests *)Py_NewRef(requests);
+    self->owner = Py_NewRef(owner);
     self->connection = Py_NewRef(connection);
     self->request = Py_NewRef(request);
-    self->id = Py_NewRef(id);
+    self->wishes = wishes;
     return self;
 }

@@ -1,163 +1,188 @@
-/* The request that bytes are, by a pattern. */
-#include "http_patterns.h"
+/* The type `HttpRequests`: reads the requests of one front. */
+#include "http_requests.h"
 
-#include <string.h>
-
-/* Bytes of a tensor that are copied out of the request, which larger ones keep. */
-enum { SMALL_TENSOR = 4 << 10 };
-
-/* Return the end of an id: of printable ASCII, nothing escaped; NULL for another. */
-static const char *end_of_id(const char *at, const char *end)
+/* Return the key of a head as bytes. */
+static PyObject *key_of(const struct head *head)
 {
-    const char *start = at;
-    while (at < end && *at >= ' ' && *at <= '~' && *at != '"' && *at != '\\')
-        at++;
-    return at > start && at < end && *at == '"' ? at : NULL;
+    return PyBytes_FromStringAndSize(head->key, (Py_ssize_t)head->key_size);
 }
 
-static const char *end_of_string(const char *at, const char *end)
+/* Know the head of a request that Python has read, of which `owner` submits and answers those like it. */
+static PyObject *add(HttpRequests *self, PyObject *arguments)
 {
-    for (; at < end; at++) {
-        if (*at == '"')
-            return at + 1;
-        if (*at == '\\')
-            at++;
+    PyObject *data, *owner, *model, *version;
+    struct head head;
+    if (!PyArg_ParseTuple(arguments, "SOUU:add", &data, &owner, &model, &version))
+        return NULL;
+    if (!read_head(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), self->others, &head))
+        Py_RETURN_FALSE;
+    if (PyDict_GET_SIZE(self->heads) >= MAX_HEADS)
+        PyDict_Clear(self->heads);
+    PyObject *key = key_of(&head), *known = Py_BuildValue("(OOO)", owner, model, version);
+    int failed = key == NULL || known == NULL || PyDict_SetItem(self->heads, key, known) < 0;
+    Py_XDECREF(key);
+    Py_XDECREF(known);
+    return failed ? NULL : Py_NewRef(Py_True);
+}
+
+/* Return what is known of a head, borrowed; NULL, perhaps with an error, for an unknown one. */
+static PyObject *find_known(const HttpRequests *self, const struct head *head)
+{
+    PyObject *key = key_of(head);
+    PyObject *known = key == NULL ? NULL : PyDict_GetItemWithError(self->heads, key);
+    Py_XDECREF(key);
+    return known;
+}
+
+/* Whether a request is in one piece, and has a JSON part that is read at once. */
+static int is_whole(const struct head *head, Py_ssize_t size)
+{
+    Py_ssize_t json = head->json_length < 0 ? head->content_length : head->json_length;
+    return head->content_length == size - head->size && json > 0 && json <= head->content_length && json <= MAX_JSON;
+}
+
+/* Return the request that these bytes are, for a connection; None where Python has to read it. */
+static PyObject *match(HttpRequests *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "data, connection");
+        return NULL;
     }
-    return NULL;
+    PyObject *data = arguments[0], *known, *request;
+    struct head head;
+    if (!PyBytes_CheckExact(data) ||
+        !read_head(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), self->others, &head) ||
+        !is_whole(&head, PyBytes_GET_SIZE(data)))
+        Py_RETURN_NONE;
+    known = find_known(self, &head);
+    if (known == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    Py_INCREF(known); /* what is made of the request could clear the heads */
+    Py_ssize_t json = head.json_length < 0 ? head.content_length : head.json_length;
+    struct body body = {.object = data,
+                        .model = PyTuple_GET_ITEM(known, 1),
+                        .version = PyTuple_GET_ITEM(known, 2),
+                        .bytes = PyBytes_AS_STRING(data),
+                        .start = head.size,
+                        .json_end = head.size + json,
+                        .end = PyBytes_GET_SIZE(data)};
+    struct wishes wishes;
+    Matched *matched = NULL;
+    if (json > (Py_ssize_t)self->max_size)
+        request = NULL;
+    else
+        request = read_json_request(self->json, &body, self->max_size, &wishes);
+    if (request != NULL)
+        matched = make_matched(self, PyTuple_GET_ITEM(known, 0), arguments[1], request, wishes);
+    Py_XDECREF(request);
+    Py_DECREF(known);
+    if (matched == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    return matched != NULL || PyErr_Occurred() ? (PyObject *)matched : Py_NewRef(Py_None);
 }
 
-/* Return the end of an array, if it is one; NULL if it cannot be. */
-static const char *end_of_array(const char *at, const char *end)
+static int are_bytes(PyObject *tuple)
 {
-    int depth = 0;
-    while (at != NULL && at < end) {
-        char next = *at++;
-        if (next == '"')
-            at = end_of_string(at, end);
-        else if (next == '[')
-            depth++;
-        else if (next == ']')
-            depth--;
-        if (depth == 0 || next == '{')
-            return next == ']' ? at : NULL;
-    }
-    return NULL;
-}
-
-/* Find what is in the holes of a request; return whether all around them is as in the sample. */
-static int find_spans(const Pattern *self, const char *data, struct span *spans)
-{
-    const char *sample = PyBytes_AS_STRING(self->sample), *at = data;
-    const char *end = data + PyBytes_GET_SIZE(self->sample); /* of the JSON: the head, with its lengths, is the same */
-    Py_ssize_t known = 0;
-    for (Py_ssize_t i = 0; i < self->holes; i++) {
-        const struct hole *hole = &self->hole[i];
-        Py_ssize_t size = hole->start - known;
-        if (size > end - at || memcmp(at, sample + known, (size_t)size) != 0)
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
+        if (!PyBytes_CheckExact(PyTuple_GET_ITEM(tuple, i)))
             return 0;
-        at += size;
-        spans[i].start = at;
-        at = hole->input < 0 ? end_of_id(at, end) : end_of_array(at, end);
-        if (at == NULL)
-            return 0;
-        spans[i].end = at;
-        known = hole->end;
-    }
-    Py_ssize_t size = PyBytes_GET_SIZE(self->sample) - known;
-    return size == end - at && memcmp(at, sample + known, (size_t)size) == 0;
-}
-
-static PyObject *bytes_of(struct span span)
-{
-    return PyBytes_FromStringAndSize(span.start, span.end - span.start);
-}
-
-/* Return the data of a tensor that was given in the JSON. */
-static PyObject *read_tensor(const struct input *input, struct span span)
-{
-    PyObject *text = bytes_of(span);
-    PyObject *found = text == NULL ? NULL : PyObject_CallOneArg(input->source, text);
-    Py_XDECREF(text);
-    if (found != NULL && !PyBytes_CheckExact(found)) {
-        PyErr_SetString(PyExc_TypeError, "a tensor's data is bytes");
-        Py_CLEAR(found);
-    }
-    return found;
-}
-
-/* Return the data of a tensor that is behind the JSON. */
-static PyObject *slice(PyObject *data, Py_ssize_t start, Py_ssize_t end)
-{
-    if (end - start <= SMALL_TENSOR)
-        return PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + start, end - start);
-    PyObject *view = PyMemoryView_FromObject(data);
-    PyObject *found = view == NULL ? NULL : PySequence_GetSlice(view, start, end);
-    Py_XDECREF(view);
-    return found;
-}
-
-/* Fill in the data of each tensor, and the id; return whether there is everything. The caller releases it. */
-static int read_values(const Pattern *self, PyObject *data, const struct span *spans, PyObject **values, PyObject **id)
-{
-    for (Py_ssize_t i = 0; i < self->holes; i++) {
-        Py_ssize_t input = self->hole[i].input;
-        PyObject **value = input < 0 ? id : &values[input];
-        *value = input < 0 ? PyUnicode_DecodeASCII(spans[i].start, spans[i].end - spans[i].start, NULL)
-                           : read_tensor(&self->input[input], spans[i]);
-        if (*value == NULL)
-            return 0;
-    }
-    Py_ssize_t json_end = PyBytes_GET_SIZE(self->sample);
-    for (Py_ssize_t i = 0; i < self->inputs; i++) {
-        const struct input *input = &self->input[i];
-        if (input->source == Py_None)
-            values[i] = slice(data, json_end + input->start, json_end + input->end);
-        else if (values[i] == NULL)
-            values[i] = Py_NewRef(input->source);
-        if (values[i] == NULL)
-            return 0;
-    }
-    if (*id == NULL)
-        *id = Py_NewRef(PyTuple_GET_ITEM(self->fields, 3));
     return 1;
 }
 
-/* Return a request with these values. */
-static PyObject *make_request(const Patterns *patterns, const Pattern *self, PyObject **values, PyObject *id)
+static PyObject *new_requests(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
-    PyObject *inputs = PyTuple_New(self->inputs);
-    for (Py_ssize_t i = 0; inputs != NULL && i < self->inputs; i++) {
-        const struct input *input = &self->input[i];
-        PyObject *fields[T_SLOTS] = {input->name, input->datatype, input->shape, values[i]};
-        PyObject *tensor = PyObject_Vectorcall((PyObject *)patterns->tensor, fields, T_SLOTS, NULL);
-        if (tensor == NULL)
-            Py_CLEAR(inputs);
-        else
-            PyTuple_SET_ITEM(inputs, i, tensor);
-    }
-    if (inputs == NULL)
+    PyObject *tensor, *output, *request, *response, *json, *others, *heads, *encode_data;
+    unsigned long long max_size;
+    if (keywords != NULL ||
+        !PyArg_ParseTuple(arguments, "O!O!O!O!OO!O!OK:HttpRequests", &PyType_Type, &tensor, &PyType_Type, &output,
+                          &PyType_Type, &request, &PyType_Type, &response, &json, &PyTuple_Type, &others, &PyTuple_Type,
+                          &heads, &encode_data, &max_size) ||
+        !is_json_requests(json) || PyTuple_GET_SIZE(heads) != 5 || !are_bytes(heads) || !are_bytes(others)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "types, a reader, bytes, a function and a limit");
         return NULL;
-    PyObject **given = &PyTuple_GET_ITEM(self->fields, 0);
-    PyObject *fields[] = {given[0], given[1], inputs, given[2], id, given[4], given[5]};
-    PyObject *request = PyObject_Vectorcall((PyObject *)patterns->request, fields, 6, patterns->names);
-    Py_DECREF(inputs);
-    return request;
+    }
+    HttpRequests *self = (HttpRequests *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->tensor = (PyTypeObject *)Py_NewRef(tensor);
+    self->output = (PyTypeObject *)Py_NewRef(output);
+    self->response = (PyTypeObject *)Py_NewRef(response);
+    self->json = Py_NewRef(json);
+    self->others = Py_NewRef(others);
+    self->response_heads = Py_NewRef(heads);
+    self->encode_data = Py_NewRef(encode_data);
+    self->max_size = max_size;
+    self->heads = PyDict_New();
+    self->matched = (PyTypeObject *)PyType_FromModuleAndSpec(PyType_GetModule(type), &matched_specification, NULL);
+    if (self->heads == NULL || self->matched == NULL ||
+        find_slots(self->tensor, T_NAMES, self->of_tensor, __FILE__) < 0 ||
+        find_slots(self->output, W_NAMES, self->of_output, __FILE__) < 0 ||
+        find_slots((PyTypeObject *)request, Q_NAMES, self->of_request, __FILE__) < 0 ||
+        find_slots(self->response, A_NAMES, self->of_response, __FILE__) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
 }
 
-Matched *match_pattern(Patterns *patterns, Pattern *pattern, PyObject *data, PyObject *connection)
+static int traverse(HttpRequests *self, visitproc visit, void *arg)
 {
-    struct span spans[MAX_HOLES];
-    PyObject *values[MAX_INPUTS] = {NULL}, *id = NULL, *request = NULL;
-    Matched *matched = NULL;
-    if (!find_spans(pattern, PyBytes_AS_STRING(data), spans))
-        return NULL;
-    if (read_values(pattern, data, spans, values, &id))
-        request = make_request(patterns, pattern, values, id);
-    if (request != NULL)
-        matched = make_matched(patterns, pattern, connection, request, id);
-    for (Py_ssize_t i = 0; i < MAX_INPUTS; i++)
-        Py_XDECREF(values[i]);
-    Py_XDECREF(id);
-    Py_XDECREF(request);
-    return matched;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->matched);
+    Py_VISIT(self->tensor);
+    Py_VISIT(self->output);
+    Py_VISIT(self->response);
+    Py_VISIT(self->json);
+    Py_VISIT(self->heads);
+    Py_VISIT(self->encode_data);
+    return 0;
+}
+
+static int clear(HttpRequests *self)
+{
+    if (self->heads != NULL)
+        PyDict_Clear(self->heads);
+    return 0;
+}
+
+static void delete(HttpRequests *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(self->matched);
+    Py_XDECREF(self->tensor);
+    Py_XDECREF(self->output);
+    Py_XDECREF(self->response);
+    Py_XDECREF(self->json);
+    Py_XDECREF(self->heads);
+    Py_XDECREF(self->others);
+    Py_XDECREF(self->response_heads);
+    Py_XDECREF(self->encode_data);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"add", (PyCFunction)add, METH_VARARGS, "Know the head of a request, and what submits those like it."},
+    {"match", (PyCFunction)(void (*)(void))match, METH_FASTCALL, "Return the request that these bytes are."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, new_requests}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear},
+    {Py_tp_dealloc, delete},   {Py_tp_methods, methods},   {0, NULL},
+};
+
+static PyType_Spec specification = {
+    .name = "app.native.extension.HttpRequests",
+    .basicsize = sizeof(HttpRequests),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};
+
+int add_http_requests(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &specification, NULL);
+    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return added;
 }

@@ -12,6 +12,7 @@ int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *places,
 int add_mapping(PyObject *module);
 int add_messages(PyObject *module);
 int add_ends(PyObject *module);
-int add_http_patterns(PyObject *module);
+int add_http_requests(PyObject *module);
+int add_json_requests(PyObject *module);
 int add_calls(PyObject *module);
 int add_infer_requests(PyObject *module);

@@ -13,8 +13,8 @@ enum { T_NAME, T_DATATYPE, T_SHAPE, T_DATA, T_SLOTS };
 #define T_NAMES (const char *const[]){"name", "datatype", "shape", "data", NULL}
 
 /* app.core.tensors:RequestedOutput */
-enum { W_NAME, W_REGION, W_CLASSIFICATION, W_SLOTS };
-#define W_NAMES (const char *const[]){"name", "region", "classification", NULL}
+enum { W_NAME, W_REGION, W_CLASSIFICATION, W_BINARY, W_SLOTS };
+#define W_NAMES (const char *const[]){"name", "region", "classification", "binary", NULL}
 
 /* app.core.tensors:InferRequest */
 enum { Q_MODEL_NAME, Q_MODEL_VERSION, Q_INPUTS, Q_OUTPUTS, Q_ID, Q_REGIONS, Q_DEADLINE, Q_TRACE, Q_SLOTS };

@@ -29,7 +29,7 @@ class Slots(NamedTuple):
 
 SLOTS: Final = (
     Slots("T", "app.core.tensors:Tensor", "name datatype shape data"),
-    Slots("W", "app.core.tensors:RequestedOutput", "name region classification"),
+    Slots("W", "app.core.tensors:RequestedOutput", "name region classification binary"),
     Slots(
         *("Q", "app.core.tensors:InferRequest"),
         "model_name model_version inputs outputs id regions deadline trace",

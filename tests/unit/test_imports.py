@@ -67,7 +67,7 @@ app.native: app.core
 app.offline: app.core app.engine app.protocol app.settings
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
-app.protocol.http: app.core app.core.config app.core.rollout app.protocol
+app.protocol.http: app.core app.core.config app.core.rollout app.native app.protocol
 app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.ray_adapter: app.core app.ray_adapter.local

@@ -14,6 +14,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.forwarding import HeaderForwarder
+from app.protocol.http.compiled import DecodeInfer
 from app.routing.canary import heed_headers
 from app.routing.table import VersionEntry
 from app.settings.fronts import Http1Settings
@@ -32,6 +33,7 @@ class RouteContext:
         max_input_size: bytes of JSON or raw input that a request may have.
         limits: limits of connections and streams.
         send_buffers: the limit on response bytes buffered for slow clients.
+        decode_infer: reads the body of a request.
         tasks: of requests that a task answers.
     """
 
@@ -41,6 +43,7 @@ class RouteContext:
     max_input_size: int
     limits: Http1Settings
     send_buffers: SendBufferLimit
+    decode_infer: DecodeInfer
     tasks: Tasks = field(default_factory=Tasks)
 
     def send(

@@ -24,6 +24,7 @@ from app.ingress.rest.management import build_rest_api
 from app.ingress.rest.path_hints import method_hint
 from app.ingress.service.interface import InferenceService, is_ready
 from app.ingress.tracing.observer import Observer
+from app.protocol.http.compiled import infer_decoder
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 from app.protocol.http.web_origin import WebOriginPolicy
@@ -81,10 +82,16 @@ class HttpFront:
         )
         self._rest_api = build_rest_api(service, settings.max_input_size, observer, metrics_port)
         self._context = RouteContext(
-            service, observer, settings.forwarder, settings.max_input_size, settings.http1, send_buffers
+            service,
+            observer,
+            settings.forwarder,
+            settings.max_input_size,
+            settings.http1,
+            send_buffers,
+            infer_decoder(data_plane),
         )
         self._compatible = tuple(compatible)
-        known = known_requests(data_plane, settings.max_input_size)
+        known = known_requests(data_plane, settings)
         self._server = HttpServer(self.route, settings.http1, send_buffers, known, elsewhere)
 
     @property

@@ -19,7 +19,6 @@ from app.protocol.http.json_tensors import DataError
 from app.protocol.http.v2 import (
     EncodedResponse,
     HttpInfer,
-    decode_infer,
     decode_raw,
     encode_infer,
     parse_header_length,
@@ -65,16 +64,14 @@ class InferRoute:
         else:
             self._submit(exchange, entry, self._decode(body, entry))
 
-    def json_end(self, head: RequestHead, head_size: int) -> int:
-        """Return where the JSON part of a request ends, from the start of its head; 0 unless it is plain.
+    def is_plain(self, head: RequestHead) -> bool:
+        """Return whether the body of a request is read as it is, and its response keeps the connection.
 
-        Requests that are compressed, raw or chunked are not, nor are those whose response is compressed or
-        closes the connection, nor any while headers are forwarded.
+        No request is while headers are forwarded, or one whose response is compressed.
         """
-        length = head.content_length if self._header_length is None else self._json_length
         kept_alive = head.keep_alive and head.version == "1.1"
         changed = self.encoding or self._compressed or not self._supported or self.context.forwarder
-        return head_size + length if length and kept_alive and not changed else 0
+        return kept_alive and not changed
 
     def _known_json_length(self, content_length: int | None) -> int | None:
         """Return the length of the JSON part if the head alone determines it."""
@@ -103,7 +100,7 @@ class InferRoute:
             length = len(body) if given is None else parse_header_length(given, len(body))
         if length == 0:
             return decode_raw(self.model, self.version, body, entry.model_config, limit)
-        return decode_infer(self.model, self.version, body, length, limit)
+        return self.context.decode_infer(self.model, self.version, body, length, limit)
 
     def _submit(self, exchange: Exchange, entry: VersionEntry, infer: HttpInfer) -> None:
         writer = ResponseWriter(self, exchange, entry, infer)

@@ -10,7 +10,6 @@ import pytest
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.native import learning
-from app.protocol.http import request_pattern
 from app.settings.fronts import HttpSettings
 from tests.unit.app.ingress.http_peer import INFER, infer_document, request
 from tests.unit.app.ingress.two_planes import Plane, Planes
@@ -60,13 +59,6 @@ def test_a_shape_is_no_size(shape: list[int], elements: list[Any]) -> None:
         tracemalloc.stop()
 
 
-def test_strings_that_do_not_fit_a_shape_are_not_learned() -> None:
-    planes = Planes()
-    for _ in range(4):
-        assert not planes.ask(document([1, 2], "BYTES", ["x"]), answer)[1]
-    planes.learn(document([1, 1], "BYTES", ["x"]), answer)
-
-
 ASKED = request(INFER, json.dumps(infer_document([1.0, 2.0])).encode(), AGENT)
 
 
@@ -79,45 +71,16 @@ def ask(plane: Plane) -> bool:
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=repr)
-@pytest.mark.parametrize("step", ["find_pattern", "_Known", "RouteContext"])
+@pytest.mark.parametrize("step", ["known_requests._Known", "infer.InferRoute.is_plain"])
 def test_a_request_that_cannot_be_learned_is_answered(
     step: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("app.native.extension")
     plane = Plane("native", HttpSettings())
-    place = {"RouteContext": "app.ingress.rest.infer.InferRoute.json_end"}
-    with patch(place.get(step, f"app.ingress.rest.known_requests.{step}"), side_effect=error):
+    with patch(f"app.ingress.rest.{step}", side_effect=error):
         assert [ask(plane) for _ in range(4)] == [False] * 4
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
     assert [ask(plane) for _ in range(3)][-1]
-
-
-@pytest.mark.parametrize("error", FAILURES, ids=repr)
-@pytest.mark.parametrize("step", ["find_answer", "encode_infer"])
-def test_a_response_that_cannot_be_learned_is_sent(step: str, error: Exception) -> None:
-    pytest.importorskip("app.native.extension")
-    plane = Plane("native", HttpSettings())
-    with patch(f"app.ingress.rest.known_requests.{step}", side_effect=error):
-        assert [ask(plane) for _ in range(4)] == [False, False, True, True]
-
-
-@pytest.mark.parametrize("error", FAILURES, ids=repr)
-def test_a_request_that_cannot_be_recognised_is_read(error: Exception) -> None:
-    pytest.importorskip("app.native.extension")
-    plane, read = Plane("native", HttpSettings()), request_pattern._read_tensor
-    failing = False
-
-    def fail(*arguments: Any) -> bytes:
-        if failing:
-            raise error
-        return read(*arguments)
-
-    with patch.object(request_pattern, "_read_tensor", fail):
-        assert [ask(plane) for _ in range(3)][-1]
-        failing = True
-        assert not ask(plane)
-        failing = False
-        assert ask(plane)
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=repr)

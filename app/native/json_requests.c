@@ -1,0 +1,339 @@
+/* The type `JsonRequests`: inference requests over HTTP, whose JSON part is read in full. What is not as most clients
+write it, or wrong, is left to Python, which then reads all of it: NULL without an error. */
+#include "json_requests.h"
+
+#include "json_parts.h"
+
+#include <string.h>
+
+enum { MAX_ID = 128, COPIED_TO = 4 << 10, UNLOCKED_FROM = 32 << 10 };
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *tensor, *output, *place, *request, *infer;
+} JsonRequests;
+
+static PyObject *string(struct text text)
+{
+    return PyUnicode_DecodeUTF8(text.start, (Py_ssize_t)text.size, NULL);
+}
+
+static PyObject *tuple_of(const uint64_t *values, Py_ssize_t count)
+{
+    PyObject *made = PyTuple_New(count);
+    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(values[i]);
+        if (value == NULL)
+            Py_CLEAR(made);
+        else
+            PyTuple_SET_ITEM(made, i, value);
+    }
+    return made;
+}
+
+static PyObject *make_place(const JsonRequests *self, const struct place *place)
+{
+    return PyObject_CallFunction(self->place, "s#KK", place->region.start, (Py_ssize_t)place->region.size,
+                                 (unsigned long long)place->offset, (unsigned long long)place->nbytes);
+}
+
+/* Return the data of an input: what was read, a place, or the bytes behind the JSON, copied where they are few. */
+static PyObject *make_data(const JsonRequests *self, const struct input *input, const struct body *body)
+{
+    if (input->data != NULL)
+        return PyBytes_FromStringAndSize(input->data, (Py_ssize_t)input->size);
+    if (input->place.is_given)
+        return make_place(self, &input->place);
+    Py_ssize_t start = body->json_end + input->start, end = body->json_end + input->end;
+    if (end - start <= COPIED_TO)
+        return PyBytes_FromStringAndSize(body->bytes + start, end - start);
+    PyObject *view = PyMemoryView_FromObject(body->object);
+    PyObject *data = view == NULL ? NULL : PySequence_GetSlice(view, start, end);
+    Py_XDECREF(view);
+    return data;
+}
+
+static PyObject *make_input(const JsonRequests *self, const struct input *input, PyObject *data)
+{
+    PyObject *fields[] = {string(input->name), PyUnicode_FromString(datatype_names[input->datatype]),
+                          tuple_of(input->shape, input->dims), data};
+    PyObject *made = NULL;
+    if (fields[0] != NULL && fields[1] != NULL && fields[2] != NULL && data != NULL)
+        made = PyObject_Vectorcall(self->tensor, fields, 4, NULL);
+    for (int i = 0; i < 4; i++)
+        Py_XDECREF(fields[i]);
+    return made;
+}
+
+static PyObject *make_output(const JsonRequests *self, const struct output *output)
+{
+    int has_place = output->place.is_given;
+    PyObject *place = has_place ? make_place(self, &output->place) : Py_NewRef(Py_None);
+    if (place == NULL)
+        return NULL;
+    return PyObject_CallFunction(self->output, "s#OKN", output->name.start, (Py_ssize_t)output->name.size,
+                                 has_place || output->is_binary ? Py_True : Py_False,
+                                 (unsigned long long)output->classification, place);
+}
+
+static PyObject *make_value(const struct parameter *parameter)
+{
+    const struct number *number = &parameter->number;
+    double value;
+    if (parameter->kind == TEXT)
+        return string(parameter->text);
+    if (parameter->kind == FLAG)
+        return PyBool_FromLong(parameter->flag);
+    if (parameter->kind == REAL)
+        return to_double(number, &value) ? PyFloat_FromDouble(value) : NULL;
+    if (number->is_rounded || number->digits > INT64_MAX || (number->negative && number->digits == 0))
+        return NULL;
+    return PyLong_FromLongLong(number->negative ? -(long long)number->digits : (long long)number->digits);
+}
+
+/* Return which reserved parameter this is: its field, NULL for none; `fits` tells whether its value has the type. */
+static const char *reserved_field(const struct parameter *parameter, int *fits)
+{
+    static const struct {
+        const char *key, *field;
+        enum value_kind kind;
+    } rows[] = {{"sequence_id", "sequence_id", WHOLE},     {"sequence_start", "sequence_start", FLAG},
+                {"sequence_end", "sequence_end", FLAG},    {"priority", "priority", WHOLE},
+                {"timeout", "timeout_us", WHOLE},          {"binary_data_output", "", FLAG}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!is_text(parameter->key, rows[i].key))
+            continue;
+        *fits = parameter->kind == rows[i].kind && !parameter->number.negative;
+        if (i == 0 && parameter->kind == TEXT)
+            *fits = parameter->text.size <= MAX_ID;
+        return rows[i].field;
+    }
+    return NULL;
+}
+
+/* Sort parameters into custom ones and fields of a request. Returns whether all are as they have to be. */
+static int make_parameters(const struct request *request, PyObject *custom, PyObject *fields, int *binary_default)
+{
+    for (Py_ssize_t i = 0; i < request->parameters; i++) {
+        const struct parameter *parameter = &request->parameter[i];
+        int fits = parameter->key.size < 7 || memcmp(parameter->key.start, "triton_", 7) != 0;
+        const char *field = reserved_field(parameter, &fits);
+        PyObject *key = !fits ? NULL : field == NULL ? string(parameter->key) : PyUnicode_FromString(field);
+        PyObject *value = key == NULL ? NULL : make_value(parameter), *target = field == NULL ? custom : fields;
+        int done = value != NULL && !PyDict_Contains(target, key) && PyDict_SetItem(target, key, value) == 0;
+        if (done && field != NULL && *field == '\0')
+            *binary_default = parameter->flag;
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        if (!done)
+            return 0;
+    }
+    return 1;
+}
+
+static PyObject *make_inputs(const JsonRequests *self, const struct request *request, const struct body *body)
+{
+    PyObject *inputs = PyTuple_New(request->inputs);
+    for (Py_ssize_t i = 0; inputs != NULL && i < request->inputs; i++) {
+        PyObject *data = make_data(self, &request->input[i], body);
+        PyObject *made = make_input(self, &request->input[i], data);
+        if (made == NULL)
+            Py_CLEAR(inputs);
+        else
+            PyTuple_SET_ITEM(inputs, i, made);
+    }
+    return inputs;
+}
+
+static PyObject *make_outputs(const JsonRequests *self, const struct request *request)
+{
+    PyObject *outputs = PyTuple_New(request->outputs);
+    for (Py_ssize_t i = 0; outputs != NULL && i < request->outputs; i++) {
+        PyObject *made = make_output(self, &request->output[i]);
+        if (made == NULL)
+            Py_CLEAR(outputs);
+        else
+            PyTuple_SET_ITEM(outputs, i, made);
+    }
+    return outputs;
+}
+
+/* Whether any output may have to be encoded as JSON, or classified; `regions`: whether any tensor has a place. */
+static int needs_json(const struct request *request, int binary_default, int *regions)
+{
+    int needs = request->outputs == 0 && !binary_default;
+    *regions = 0;
+    for (Py_ssize_t i = 0; i < request->inputs; i++)
+        *regions |= request->input[i].place.is_given;
+    for (Py_ssize_t i = 0; i < request->outputs; i++) {
+        const struct output *output = &request->output[i];
+        *regions |= output->place.is_given;
+        needs |= !output->place.is_given && (!output->is_binary || output->classification != 0);
+    }
+    return needs;
+}
+
+/* Return the arguments of a request by their places. */
+static PyObject *make_arguments(const JsonRequests *self, const struct request *request, const struct body *body,
+                                PyObject *custom)
+{
+    PyObject *inputs = make_inputs(self, request, body), *outputs = make_outputs(self, request), *arguments = NULL;
+    PyObject *id = request->id.start == NULL ? PyUnicode_FromString("") : string(request->id);
+    if (inputs != NULL && outputs != NULL && id != NULL)
+        arguments = PyTuple_Pack(6, body->model, body->version, inputs, outputs, id, custom);
+    Py_XDECREF(inputs);
+    Py_XDECREF(outputs);
+    Py_XDECREF(id);
+    return arguments;
+}
+
+/* Return the `InferRequest` of what was read. */
+static PyObject *make_request(const JsonRequests *self, const struct request *request, const struct body *body,
+                              struct wishes *wishes)
+{
+    PyObject *custom = PyDict_New(), *fields = PyDict_New(), *arguments = NULL, *made = NULL;
+    int regions;
+    wishes->is_binary = 0;
+    if (custom != NULL && fields != NULL && make_parameters(request, custom, fields, &wishes->is_binary)) {
+        wishes->needs_json = needs_json(request, wishes->is_binary, &regions);
+        if (PyDict_GetItemString(fields, "") != NULL)
+            PyDict_DelItemString(fields, "");
+        if (!regions || PyDict_SetItemString(fields, "regions", Py_True) == 0)
+            arguments = make_arguments(self, request, body, custom);
+        if (arguments != NULL)
+            made = PyObject_Call(self->request, arguments, fields);
+    }
+    Py_XDECREF(custom);
+    Py_XDECREF(fields);
+    Py_XDECREF(arguments);
+    return made;
+}
+
+PyObject *read_json_request(PyObject *reader, const struct body *body, unsigned long long max_size, struct wishes *wishes)
+{
+    struct request *request = PyMem_RawMalloc(sizeof *request);
+    if (request == NULL)
+        return NULL;
+    struct cursor from = {body->bytes + body->start, body->bytes + body->json_end};
+    Py_ssize_t binary = body->end - body->json_end;
+    PyObject *made = NULL;
+    int is_read;
+    if (body->json_end - body->start < UNLOCKED_FROM) {
+        is_read = read_json_part(&from, request, binary, max_size);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        is_read = read_json_part(&from, request, binary, max_size);
+        Py_END_ALLOW_THREADS
+    }
+    if (is_read)
+        made = make_request((JsonRequests *)reader, request, body, wishes);
+    for (Py_ssize_t i = 0; i < request->inputs; i++)
+        free(request->input[i].data);
+    PyMem_RawFree(request);
+    if (made == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear(); /* Python finds it again, and tells the client */
+    return made;
+}
+
+/* Return the `HttpInfer` of a body whose JSON part ends at `json_end`; None if Python has to read it. */
+static PyObject *read_body(JsonRequests *self, PyObject *given)
+{
+    struct body body = {0};
+    struct wishes wishes;
+    unsigned long long max_size;
+    Py_buffer bytes;
+    if (!PyArg_ParseTuple(given, "UUOnK:read", &body.model, &body.version, &body.object, &body.json_end, &max_size) ||
+        PyObject_GetBuffer(body.object, &bytes, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *request = NULL, *infer = NULL;
+    body.bytes = bytes.buf;
+    body.end = bytes.len;
+    if (body.json_end >= 0 && body.json_end <= body.end)
+        request = read_json_request((PyObject *)self, &body, max_size, &wishes);
+    if (request != NULL)
+        infer = PyObject_CallFunctionObjArgs(self->infer, request, wishes.is_binary ? Py_True : Py_False,
+                                             wishes.needs_json ? Py_True : Py_False, NULL);
+    Py_XDECREF(request);
+    PyBuffer_Release(&bytes);
+    return infer != NULL || PyErr_Occurred() ? infer : Py_NewRef(Py_None);
+}
+
+static PyObject *new_requests(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    PyObject *given[5];
+    if (keywords != NULL || !PyArg_ParseTuple(arguments, "OOOOO:JsonRequests", &given[0], &given[1], &given[2], &given[3],
+                                              &given[4])) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "no keywords");
+        return NULL;
+    }
+    JsonRequests *self = (JsonRequests *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->tensor = Py_NewRef(given[0]);
+    self->output = Py_NewRef(given[1]);
+    self->place = Py_NewRef(given[2]);
+    self->request = Py_NewRef(given[3]);
+    self->infer = Py_NewRef(given[4]);
+    return (PyObject *)self;
+}
+
+static int traverse(JsonRequests *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->tensor);
+    Py_VISIT(self->output);
+    Py_VISIT(self->place);
+    Py_VISIT(self->request);
+    Py_VISIT(self->infer);
+    return 0;
+}
+
+static int clear(JsonRequests *self)
+{
+    Py_CLEAR(self->tensor);
+    Py_CLEAR(self->output);
+    Py_CLEAR(self->place);
+    Py_CLEAR(self->request);
+    Py_CLEAR(self->infer);
+    return 0;
+}
+
+static void delete(JsonRequests *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"read", (PyCFunction)read_body, METH_VARARGS, "Return the request that a body is, or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, new_requests}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear},
+    {Py_tp_dealloc, delete},   {Py_tp_methods, methods},   {0, NULL},
+};
+
+static PyType_Spec specification = {
+    .name = "app.native.extension.JsonRequests",
+    .basicsize = sizeof(JsonRequests),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};
+
+int is_json_requests(PyObject *reader)
+{
+    return Py_TYPE(reader)->tp_dealloc == (destructor)delete;
+}
+
+int add_json_requests(PyObject *module)
+{
+    PyObject *type = prepare_numbers() < 0 ? PyErr_NoMemory() : PyType_FromModuleAndSpec(module, &specification, NULL);
+    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return added;
+}
