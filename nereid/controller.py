@@ -12,6 +12,10 @@ CALLBACK: Final = f"{__name__}:prepare"
 def prepare() -> None:
     """Prepare the controller's process."""
     load_internals()
-    import_module("app.ray_adapter.replica_classes").share_replica_classes()
-    import_module("app.ray_adapter.controller_pace").pace_controller()
-    import_module("app.ray_adapter.placement").spread_replicas()
+    applies = import_module("app.ray_adapter.local.changes").applies
+    if applies("replica-classes"):
+        import_module("app.ray_adapter.replica_classes").share_replica_classes()
+    if applies("controller-pace"):
+        import_module("app.ray_adapter.controller_pace").pace_controller()
+    if applies("spread"):
+        import_module("app.ray_adapter.placement").spread_replicas()

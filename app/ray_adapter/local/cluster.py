@@ -12,12 +12,13 @@ from typing import Any, Final
 from app.core.private_files import private_root, short_path
 from app.core.processes import adopt_orphans
 from app.ray_adapter.local.attempts import watched_start
+from app.ray_adapter.local.changes import applies, check_switch
 from app.ray_adapter.local.forking import ForkServer
 from app.ray_adapter.local.helpers import without_agents, without_helpers
 from app.ray_adapter.local.model_environment import remember_surroundings
 from app.ray_adapter.local.sessions import new_session
 
-_ENVIRONMENT: Final = {
+_PATIENCE: Final = {
     # Ray 2.60 gives its processes 30, 15 and 15 seconds to start: too little on a busy machine. What ends is
     # noticed at once (`attempts.py`).
     "RAY_raylet_start_wait_time_s": "300",
@@ -31,10 +32,10 @@ _ENVIRONMENT: Final = {
     "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
     # Serve would drain a replica that has failed its health checks, which can no longer do so.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+}
+_INTERVALS: Final = {
     # Every replica and every handle would look ten times a second for Serve's metrics, which nobody reads.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000",
-    # At most: `controller_pace.py` looks when there is something to see. 0.1 by default.
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
     # What an idle server costs is the wake-ups of Ray's threads: by default these are 0.1, 0.1, 0.1, 0.2
     # and 0.25 s. Nothing waits for them: objects are small and on this machine, workers end with their
     # replicas, and memory that is about to run out is seen within a second.
@@ -47,6 +48,8 @@ _ENVIRONMENT: Final = {
     "RAY_gcs_pull_resource_loads_period_milliseconds": "10000",
     "RAY_io_context_monitor_probe_interval_ms": "10000",
 }
+# At most: `controller_pace.py` looks when there is something to see. 0.1 by default.
+_CONTROLLER_PACE: Final = {"RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1"}
 _WITHOUT_DASHBOARD: Final = {
     # Ray 2.60 counts by replica in several processes and forgets none: 1 MiB for each load of a model
     # together. Only its dashboard, and whoever finds the pages of its agents, reads them.
@@ -56,6 +59,16 @@ _WITHOUT_DASHBOARD: Final = {
     # Nobody asks the GCS what became of each call of an actor.
     "RAY_task_events_report_interval_ms": "0",
 }
+
+
+def _set_environment(include_dashboard: bool) -> None:
+    """Set the variables by which Ray's processes behave, where the user has not."""
+    check_switch()
+    found = _PATIENCE | ({} if include_dashboard else _WITHOUT_DASHBOARD)
+    found |= _INTERVALS if applies("intervals") else {}
+    found |= _CONTROLLER_PACE if applies("controller-pace") else {}
+    for name, value in found.items():
+        os.environ.setdefault(name, value)
 
 
 def ray_init(**options: Any) -> None:
@@ -95,25 +108,25 @@ def start_cluster(
 
     Raises:
         OSError: the directory cannot be made, or others may enter it, or its sockets have no place.
-        Exception: whatever `ray.init` raises.
+        Exception: whatever `ray.init` raises, or `check_switch`.
     """
-    for name, value in (_ENVIRONMENT | ({} if include_dashboard else _WITHOUT_DASHBOARD)).items():
-        os.environ.setdefault(name, value)
+    _set_environment(include_dashboard)
     remember_surroundings()
     os.umask(0o077)  # inherited by all processes of the cluster, for logs and sockets
     directory = _directory()
     adopt_orphans()
     # It imports Ray while this process does.
-    server = ForkServer(Path(directory), workers) if workers else None
+    server = ForkServer(Path(directory), workers) if workers and applies("fork-workers") else None
+    has_agents = include_dashboard or not applies("agents")
 
     def adapt(command: Sequence[str]) -> Sequence[str]:
-        adapted = command if include_dashboard else without_agents(command)
+        adapted = command if has_agents else without_agents(command)
         return adapted if server is None else server.starting_workers(adapted)
 
     needed = iter(meanwhile)
     with ExitStack() as start:
         start.enter_context(new_session(Path(directory)))
-        if not include_dashboard:
+        if not include_dashboard and applies("helpers"):
             start.enter_context(without_helpers())
         start.enter_context(watched_start(adapt, partial(_import_next, needed)))
         init(_temp_dir=directory, include_dashboard=include_dashboard, **options)

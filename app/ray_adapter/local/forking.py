@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from app.ray_adapter.local import fork_client, fork_server
+from app.ray_adapter.local.changes import applies
 from app.ray_adapter.local.sessions import SOCKET
 
 _OPTION: Final = "--python_worker_command="
@@ -73,5 +74,7 @@ class ForkServer:
 
 def _preloaded(others: str) -> dict[str, str]:
     """Return the variable by which a process loads others, then `RARE_CHECKS`; {} where that cannot be."""
-    usable = RARE_CHECKS.exists() and not {" ", ":"} & set(str(RARE_CHECKS))  # which separate several
+    usable = (
+        applies("rare-checks") and RARE_CHECKS.exists() and not {" ", ":"} & set(str(RARE_CHECKS))
+    )  # which separate several
     return {_PRELOAD: f"{others}:{RARE_CHECKS}".removeprefix(":")} if usable else {}

@@ -10,6 +10,8 @@ import sys
 from importlib import import_module
 from typing import Any, Final
 
+from app.ray_adapter.local.changes import applies
+
 _PANDAS: Final = "pandas"
 _ARROW: Final = "pyarrow"
 
@@ -30,7 +32,7 @@ def _records(frame: Any) -> Any:
 def import_serve() -> None:
     """Import `ray.serve`; it encodes data frames as it would with pandas."""
     modules: dict[str, Any] = sys.modules
-    if _PANDAS in modules or "ray.serve" in modules:
+    if _PANDAS in modules or "ray.serve" in modules or not applies("serve-without-pandas"):
         import_module("ray.serve")
         return
     modules[_PANDAS] = None  # an import of it fails
@@ -87,6 +89,9 @@ def leave_arrow_out() -> None:
 
 
 import_serve()
-pickle_routers_once()
-export_without_disassembling()
-leave_arrow_out()
+if applies("serve-without-pandas"):
+    leave_arrow_out()
+if applies("routers-pickled-once"):
+    pickle_routers_once()
+if applies("no-disassembly"):
+    export_without_disassembling()
