@@ -119,10 +119,7 @@ class FrameReader:
         frames: list[Frame | DataSegments] = []
         position = 0
         if self._missing:
-            if self._length < self._long:
-                position = self._continue(data, frames)
-            else:
-                position = self._read_segments(data, 0, self._stream, frames)
+            position = self._continue(data, frames)
         elif self._rest:
             self._rest += data
             if len(self._rest) < self._needed:
@@ -162,6 +159,9 @@ class FrameReader:
             self._needed += 1 if in_pieces else high << 8 | low
 
     def _continue(self, data: Buffer, frames: list[Frame | DataSegments]) -> int:
+        """Read the rest of the current DATA frame; return where it ends, or the data."""
+        if self._length >= self._long:
+            return self._read_segments(data, 0, self._stream, frames)
         piece = bytes(data[: self._missing])
         self._missing -= len(piece)
         frames.append(Frame(DATA, 0 if self._missing else self._flags, self._stream, piece))
