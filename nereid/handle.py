@@ -11,6 +11,8 @@ sequences need nothing of the caller, and nothing of the server is imported in t
 
 from typing import TYPE_CHECKING, Any
 
+from nereid.internals import NAME
+
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
 
@@ -48,7 +50,7 @@ class ModelHandle:
         return self._ingress.remote(self._name, self._version, *args, **kwargs)
 
 
-def model_handle(name: str, version: str | int = "", application: str = "nereid") -> ModelHandle:
+def model_handle(name: str, version: str | int = "", application: str = NAME) -> ModelHandle:
     """Return a handle of a model that is served in this cluster.
 
     Args:

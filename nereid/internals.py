@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+NAME: Final = __name__.partition(".")[0]
+"""This package, and the server's Serve application."""
 _HERE: Final = Path(__file__).resolve().parent
 # A wheel has the packages inside this one (setup.py), so that it installs no `app`; a checkout beside it.
 ROOT: Final = _HERE / "_server" if (_HERE / "_server").is_dir() else _HERE.parent
@@ -58,11 +60,7 @@ def is_replaced(name: str) -> bool:
     if _PRIVATE not in sys.modules:
         private_packages = _by_location("private_packages", ROOT / "app" / "core" / "private_packages.py")
         private_packages.use_private_names(str(ROOT))
-        for public in (
-            "nereid",
-            "nereid.errors",
-            "nereid.internals",
-        ):  # errors are those that a program catches
+        for public in (NAME, f"{NAME}.errors", __name__):  # errors are those that a program catches
             sys.modules[f"{_PRIVATE}.{public}"] = import_module(public)
     sys.modules[name] = import_module(f"{_PRIVATE}.{name}")
     return True
