@@ -1,14 +1,18 @@
 """The spec of a model version, which the manager gives to its replicas, and their description of the load."""
 
+import logging
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from app.core.errors import InferError, text_of
 from app.core.identifiers import identifier
 from app.core.installation import PROGRAM
 from app.core.observability.log import LogConfig
 from app.transport.settings import TransportSettings
+
+logger = logging.getLogger(__name__)
 
 MANAGER: Final = "repository-manager"
 """The deployment of the repository manager, from which replicas fetch the files of a load request."""
@@ -232,3 +236,11 @@ class Description(msgspec.Struct, frozen=True):
     load_seconds: float = 0.0
     error: str = ""
     makes_calls: bool = False
+
+    @classmethod
+    def of_failure(cls, spec: ModelSpec, error: Exception) -> "Description":
+        """Return the report of a load that has failed; log what nobody foresaw."""
+        if isinstance(error, InferError):
+            return cls(spec, error=error.with_code())
+        logger.error("loading model '%s' version %s", spec.name, spec.version, exc_info=error)
+        return cls(spec, error=f"Internal: {type(error).__name__}: {text_of(error)}")

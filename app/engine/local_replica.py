@@ -1,14 +1,12 @@
 """Model versions loaded in this process, in place of Serve's replicas."""
 
 import asyncio
-import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
 
-from app.core.errors import InferError
 from app.core.statistics import CustomFamily
 from app.engine.local_channel import HERE, LocalChannel
 from app.transport.event_loop_thread import LoopThread
@@ -20,8 +18,6 @@ from deployments.replica.readiness import ReadinessWatch
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.dynamic.serve_batch import without_serve
 from deployments.spec import UPDATE, Description, ModelSpec
-
-logger = logging.getLogger(__name__)
 
 _STOP_S: Final = 5.0
 """Time for each instance to end."""
@@ -124,11 +120,8 @@ class LocalApplications:
         except asyncio.CancelledError:
             loading.add_done_callback(self._discard)  # a thread cannot be killed
             raise
-        except InferError as error:
-            return Description(spec, error=error.with_code())
         except Exception as error:
-            logger.exception("loading model '%s' version %s", spec.name, spec.version)
-            return Description(spec, error=f"Internal: {type(error).__name__}: {error}")
+            return Description.of_failure(spec, error)
         self.replicas[spec.application] = replica
         described = await asyncio.to_thread(replica.description, spec)
         return msgspec.structs.replace(described, load_seconds=time.monotonic() - started)

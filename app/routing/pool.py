@@ -182,7 +182,7 @@ class ReplicaPool:
             return
         self._wanted = {replica.replica_id: replica for replica in replicas}
         for replica_id in self._wanted:
-            if replica_id not in self._tasks:
+            if replica_id not in self._tasks or self._tasks[replica_id].done():
                 task = self._loop.create_task(self._keep_connected(replica_id))
                 self._tasks[replica_id] = task
                 task.add_done_callback(partial(self._on_task_done, replica_id))
@@ -191,7 +191,8 @@ class ReplicaPool:
                 channel.retire()
 
     def _on_task_done(self, replica_id: str, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(replica_id, None)
+        if self._tasks.get(replica_id) is task:  # not one that was started since it has ended
+            del self._tasks[replica_id]
         if not task.cancelled() and task.exception() is not None:
             logger.error("connecting to a replica of '%s': %s", self._model, task.exception())
 

@@ -182,11 +182,8 @@ class Deployer:
             return Description(spec, error=_ABANDONED)
         except TimeoutError:
             return Description(spec, error=f"{_TOO_LONG} {limit} s (model_load_timeout_secs)")
-        except InferError as error:
-            return Description(spec, error=error.with_code())
         except Exception as error:
-            logger.exception("deploying application '%s'", spec.application)
-            return Description(spec, error=f"Internal: {type(error).__name__}: {error}")
+            return Description.of_failure(spec, error)
         finally:
             del self._waiting[waiting]
 

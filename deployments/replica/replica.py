@@ -4,7 +4,6 @@ Nothing here knows Ray.
 """
 
 import asyncio
-import logging
 import os
 import sys
 import time
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, text_of
 from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest
 from app.native.choice import is_native
@@ -31,8 +29,6 @@ from deployments.spec import Description, ModelSpec
 if TYPE_CHECKING:
     from deployments.bls.cluster import Cluster
     from deployments.bls.service import ModelCalls
-
-logger = logging.getLogger(__name__)
 
 _DRAIN_S: Final = 60.0
 _STOP_S: Final = 5.0
@@ -96,11 +92,8 @@ class Replica:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpus))
         try:
             labels = self._load(restarts)
-        except InferError as error:
-            self._description = Description(spec, error=error.with_code())
         except Exception as error:
-            logger.exception("loading model '%s' version %s", spec.name, spec.version)
-            self._description = Description(spec, error=f"Internal: {type(error).__name__}: {text_of(error)}")
+            self._description = Description.of_failure(spec, error)
         else:
             assert self.served is not None
             self._description = Description(

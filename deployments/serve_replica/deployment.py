@@ -5,7 +5,6 @@ own, everything else in this one.
 """
 
 import gc
-import logging
 import os
 import time
 from typing import Any
@@ -14,7 +13,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.encoding import to_msgpack
-from app.core.errors import InferError, text_of, unavailable
+from app.core.errors import unavailable
 from app.core.numpy_threads import follow_variable
 from app.core.observability.log import configure_logging
 from app.ray_adapter.node import listen_host, node_id, replica_rank
@@ -30,8 +29,6 @@ from deployments.replica.replica import Place, Replica
 from deployments.scheduling.dynamic.serve_batch import serve_batched
 from deployments.serve_replica.restarts import Restarts
 from deployments.spec import Description, ModelSpec
-
-logger = logging.getLogger(__name__)
 
 
 class ModelVersion:
@@ -108,11 +105,8 @@ class ModelVersion:
             self._local = materialize_model(self._spec)
             self._replica = self._make(self._local.spec)
             described = self._replica.load(self._restarts.count)
-        except InferError as error:
-            return Description(self._spec, error=error.with_code())
         except Exception as error:
-            logger.exception("loading model '%s' version %s", self._spec.name, self._spec.version)
-            return Description(self._spec, error=f"Internal: {type(error).__name__}: {text_of(error)}")
+            return Description.of_failure(self._spec, error)
         if not described.error:
             config = mc.ModelConfig.FromString(described.config)
             self._handle = HandleCalls(config, self._replica.send, self._plane)

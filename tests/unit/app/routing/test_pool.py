@@ -214,6 +214,17 @@ async def test_replica_that_serve_dropped_while_it_was_being_connected(
     await until(lambda: not a.server.connections)
 
 
+async def test_replica_that_comes_back_as_its_task_ends(bench: Bench, start: Start) -> None:
+    (a,) = await start("a")
+    await bench.connect(a)
+    (task,) = bench.pool._tasks.values()
+    bench.publish()
+    while not task.done():  # and the pool is not told yet
+        await asyncio.sleep(0)
+    bench.pool._update((a.address(),))
+    assert await bench.pool.wait_available(5)
+
+
 async def test_replica_that_comes_back_into_the_list(bench: Bench, start: Start) -> None:
     (a,) = await start("a")
     await bench.connect(a)
