@@ -143,6 +143,10 @@ class LocalApplications:
             await replica.close(0 if kill else self._grace_s)
         return True
 
+    async def stops(self) -> bool:
+        """Return False: the engine ends its loads before it stops."""
+        return False
+
     async def running_replicas(self, application: str, deployment: str) -> int:
         """Return 0: nobody else routes by this process's tables."""
         return 0

@@ -80,7 +80,7 @@ class LocalRepository:
         self._publisher = LocalPublisher(router, settings.repository.namespacing)
         self._tasks = Tasks()
         self.lifecycle = Lifecycle(
-            settings, self.catalog, self._publisher, _NOBODY, self._tasks, _AtOnce(), applications
+            settings, self.catalog, self._publisher, _NOBODY, self._tasks, _AtOnce(applications), applications
         )
         self._requests = Requests(self.lifecycle, self.catalog, configs, files)
         self._poller = Poller({})
@@ -210,8 +210,8 @@ class _Nothing:
 class _AtOnce(Rollouts):
     """Rollouts of a process that has none: a new version takes over at once, whatever `rollout.yaml` says."""
 
-    def __init__(self) -> None:
-        super().__init__(Records(_Nothing()), Ledger(_Nothing()))
+    def __init__(self, applications: LocalApplications) -> None:
+        super().__init__(Records(_Nothing()), Ledger(_Nothing()), applications.stops)
 
     async def select(self, offer: Offer) -> Choice:
         return await super().select(offer._replace(policy=None))

@@ -139,6 +139,7 @@ def retire(application: str, owned: bool, ours: Ours) -> None:
 
     from app.ray_adapter.applications import kill_starting
 
+    serve.delete(application, _blocking=False)  # first, so that the manager knows why loads end
     kill_starting(ours)  # a load that never returns would delay its client, and so the ingress
     serve.delete(application)
     kill_starting(ours)

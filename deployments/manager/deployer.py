@@ -46,6 +46,9 @@ class Applications(Protocol):
     async def running_replicas(self, application: str, deployment: str) -> int:
         """Return the number of running replicas of a deployment, such as the ingress."""
 
+    async def stops(self) -> bool:
+        """Return whether the server stops, which ends the versions too."""
+
 
 async def running_replicas(running: Applications, application: str, deployment: str) -> int:
     """Return the number of running replicas of a deployment; 0 where Serve does not answer."""

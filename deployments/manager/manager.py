@@ -99,7 +99,7 @@ class RepositoryManager:
         self._publisher = RoutingPublisher(namespacing, self._last_table, lingering)
         self._kept = state_files.opened(limits.state_directory, self._catalog.place)
         kept = store, self._kept, settings.repository.paths
-        rollouts = Rollouts(Records(*kept), Ledger(*kept))
+        rollouts = Rollouts(Records(*kept), Ledger(*kept), applications.stops)
         self._background = Tasks()
         self.lifecycle = Lifecycle(
             settings, self._catalog, self._publisher, ingress, self._background, rollouts, applications

@@ -3,6 +3,7 @@
 loading -> shadow -> step -> promoted -> done; any of them -> paused, rolling_back -> failed or aborted.
 """
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,10 @@ WARM_REQUESTS: Final = 20
 WARM_SECONDS: Final = 5.0
 """What is not judged after a change of the weight: so many requests of the candidate, or so many seconds."""
 
+NO_ROOM: Final = re.compile(
+    r"out of memory|MemoryError|cannot allocate memory|not enough (free )?memory|no room", re.IGNORECASE
+)
+"""In the reason why a load failed."""
 WEIGHTED: Final = (RolloutState.SHADOW, RolloutState.STEP, RolloutState.PROMOTED)
 """States in which the candidate may be given requests."""
 

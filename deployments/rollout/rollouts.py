@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import secrets
 import time
 from collections import defaultdict
@@ -28,9 +27,6 @@ from deployments.rollout.selection import Choice, Offer, alone, answering, choos
 
 logger = logging.getLogger(__name__)
 
-_NO_ROOM: Final = re.compile(
-    r"out of memory|MemoryError|cannot allocate memory|not enough (free )?memory|no room", re.IGNORECASE
-)
 Replicas = Callable[[str, tuple[int, int], float], Awaitable[str]]
 """Of a model, its stable version and candidate: has the candidate start replicas for a percentage of the
 requests; returns in words which of them do not run yet, "" for none."""
@@ -59,16 +55,17 @@ class Rollouts:
     Args:
         records: the store.
         ledger: what models have served.
-        clock: returns Unix seconds, which outlive this process.
+        stops: returns whether the server stops.
 
     Attributes:
         replicas: has candidates start replicas.
     """
 
-    def __init__(self, records: Records, ledger: Ledger, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, records: Records, ledger: Ledger, stops: Callable[[], Awaitable[bool]]) -> None:
         self._store = records
+        self._stops = stops
         self.ledger = ledger
-        self._clock = clock
+        self._clock = time.time
         self.replicas: Replicas = _enough_replicas
         self._records: dict[str, Record] = {}
         self._splits: dict[str, Split] = {}
@@ -246,12 +243,14 @@ class Rollouts:
         def failed(old: Record, now: float) -> Record:
             if self.loading(name, (old.status.candidate,)) != rollout:
                 return old
-            if _NO_ROOM.search(why) and not old.alone:
+            if machine.NO_ROOM.search(why) and not old.alone:
                 return machine.paused(old, f"no room: {why}", now)
             if old.reloading and not tried:
                 return machine.paused(old, f"not loaded after a restart: {why}", now)
             return machine.not_loaded(old, why, now, tried or old.alone)
 
+        if await self._stops():  # which ends the load, and says nothing of the version
+            return self._records[name]
         return await self.change(name, failed)
 
     async def served(self, name: str, ready: Collection[int], why: str) -> None:

@@ -108,7 +108,7 @@ async def deploy(spec: ModelSpec) -> Description:
             cancelled.set()
             raise
         except Exception as error:
-            raise internal(await _start_failure(spec, error)) from error
+            raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
         return await _described(watched.handle)
 
 
@@ -210,7 +210,7 @@ async def _redeploy(spec: ModelSpec) -> Description:
         await _in_thread(_start, spec)
         await _wait_running(spec.application)
     except Exception as error:
-        raise internal(await _start_failure(spec, error)) from error
+        raise internal(await asyncio.to_thread(_start_failure, spec, error)) from error
     return await describe(spec.name, spec.application)
 
 
@@ -300,23 +300,15 @@ async def _ask(application: str, deployment: str, method: str) -> Any:
         await asyncio.to_thread(handle.shutdown)
 
 
-async def _start_failure(spec: ModelSpec, error: Exception) -> str:
-    """Return why an application could not start; not before this process ends, if the server stops.
-
-    Its replica is ended then, which says nothing of the version, and must not reject it.
-    """
-    while _stops(statuses := await asyncio.to_thread(application_statuses)):
-        await asyncio.sleep(_STATUS_S)
-    return await asyncio.to_thread(_told_failure, spec, statuses.get(spec.application), error)
-
-
-def _stops(statuses: Mapping[str, Any]) -> bool:
+async def stops() -> bool:
+    """Return whether the server stops: Serve ends the application of this process."""
     _, own = replica_deployment()
-    found = statuses.get(own)
+    found = (await asyncio.to_thread(application_statuses)).get(own)
     return found is not None and found.status == "DELETING"
 
 
-def _told_failure(spec: ModelSpec, status: Any, error: Exception) -> str:
+def _start_failure(spec: ModelSpec, error: Exception) -> str:
+    status = application_statuses().get(spec.application)
     messages = [d.message for d in status.deployments.values() if d.message] if status else []
     lines = (messages[0] if messages else str(error)).strip().splitlines()
     detail = lines[-1] if lines else str(error)

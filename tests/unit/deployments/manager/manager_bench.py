@@ -61,13 +61,14 @@ class FakeServe:
         self.loading = 0
         self.most_loading = 0
         self.ingresses = 0
+        self.stopping = False
         self.routed: set[tuple[str, int]] | None = None
         self.splits: tuple[Split, ...] = ()
         self.store = FakeStore()
         self.replicas: dict[str, ReplicaCounts] = {}
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        faked = ("deploy", "update", "describe", "delete", "listed", "running_replicas")
+        faked = ("deploy", "update", "describe", "delete", "listed", "running_replicas", "stops")
         for name in (*faked, "routed_ensembles", "routed_splits"):
             monkeypatch.setattr(applications, name, getattr(self, name))
         monkeypatch.setattr(manager, "configure_logging", lambda settings: None)
@@ -130,6 +131,9 @@ class FakeServe:
             assert parsed is not None
             found.append(ModelApplication(*parsed, application, application not in self.down))
         return found
+
+    async def stops(self) -> bool:
+        return self.stopping
 
     async def running_replicas(self, application: str, deployment: str) -> int:
         return self.ingresses

@@ -266,6 +266,22 @@ async def test_counters_of_the_whole_rollout_are_kept(rollouts: RolloutBench) ->
 ON_DEMAND = {"model_control_mode": "none", "model_memory_bytes": 150 << 20}
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_load_that_ends_because_the_server_stops_rejects_nothing(
+    rollouts: RolloutBench, mode: str
+) -> None:
+    made = await rollouts.serving()
+    serve = rollouts.bench.serve
+    serve.stopping = True
+    serve.failures["m:2"] = "Internal: the replica could not start: it was killed"
+    with pytest.raises(InferError, match="it was killed"):
+        await made.load("m", None, {})
+    serve.failures.clear()
+    serve.stopping = False
+    again = await restarted(rollouts, made, mode)
+    assert state(await rollouts.after(again)) == (STEP, 10) and ready(again) == [1, 2]
+
+
 async def test_a_rejected_version_is_not_loaded_by_a_request_either(rollouts: RolloutBench) -> None:
     """Where a model is loaded by its first request."""
     made = await aborted(rollouts)

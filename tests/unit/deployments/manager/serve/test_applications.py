@@ -295,13 +295,10 @@ async def test_deploy_fails_when_serve_reports_failure(fake: FakeServe, status: 
         await deploy(SPEC)
 
 
-async def test_a_replica_that_ends_with_the_server_has_not_failed_to_load(fake: FakeServe) -> None:
-    fake.status, fake.own = "DELETING", "DELETING"
-    deploying = asyncio.create_task(deploy(SPEC))
-    await until(lambda: bool(fake.deployed))
-    await asyncio.wait([deploying], timeout=0.05)
-    assert not deploying.done(), "it would reject the version"
-    deploying.cancel()
+@pytest.mark.parametrize("status", ["RUNNING", "DELETING"])
+async def test_the_server_stops_once_its_own_application_ends(fake: FakeServe, status: str) -> None:
+    fake.own = status
+    assert await applications.stops() is (status == "DELETING")
 
 
 async def test_deploy_says_how_a_replica_died(fake: FakeServe, monkeypatch: pytest.MonkeyPatch) -> None:
