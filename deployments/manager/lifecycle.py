@@ -92,10 +92,10 @@ class Lifecycle:
                 await self.publish_and_wait()
         await asyncio.gather(*(self.unload(each, unload_dependents) for each in unneeded))
 
-    async def load_quietly(self, name: str, path: tuple[str, ...] = ()) -> None:
+    async def load_quietly(self, name: str, path: tuple[str, ...] = (), begin: Begin | None = None) -> None:
         """Load a model; a failure is logged, and its entries are as Triton's index shows them."""
         try:
-            await self.load(name, None, path=path)
+            await self.load(name, None, path=path, begin=begin)
         except Exception as error:  # a failure of one model must not stop the load of others
             self.refuse(name, error)
         await self.publish()
@@ -189,13 +189,13 @@ class Lifecycle:
     async def _select(self, candidate: Candidate, begin: Begin | None) -> Candidate:
         """Return a candidate with the versions that its rollout serves; one may begin or end now."""
         name = candidate.name
-        if begin is not None:
-            await begin(candidate.offer(self._running(name)))
+        offer = candidate.offer(self._running(name))
+        offer = await begin(offer) if begin is not None else offer
         if candidate.template.bundle and self.rollouts.is_on(name):
             raise invalid_arg(
                 f"model '{name}' has a rollout: promote or abort it before a load with other files"
             )
-        choice = await self.rollouts.select(candidate.offer(self._running(name)))
+        choice = await self.rollouts.select(offer)
         if choice.begins is not None or choice.withdraws:
             await self.publish()
         if choice.stops is not None:

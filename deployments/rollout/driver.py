@@ -43,8 +43,8 @@ class Models(Protocol):
     async def load(self, name: str, override: str | None, *, begin: Begin | None = None) -> str:
         """Load a model, after `begin` if that does not raise; return why that failed, "" for a success."""
 
-    def load_quietly(self, name: str) -> Coroutine[None, None, None]:
-        """Load a model; a failure is logged."""
+    def load_quietly(self, name: str, *, begin: Begin | None = None) -> Coroutine[None, None, None]:
+        """Load a model as `load`; a failure is logged."""
 
     async def retire(self, name: str, version: int) -> None:
         """Take a version out of service; its application ends after its requests."""
@@ -104,7 +104,7 @@ class RolloutDriver:
         """Move rollouts on until the manager stops."""
         for record in self._rollouts.done():  # the manager before may not have got that far
             if record.status.stable in self._models.ready(record.name):
-                self._tasks.start(self._models.load_quietly(record.name))
+                self._tasks.start(self._models.load_quietly(record.name, begin=self._as_it_is))
         while not is_stopping():
             self.tick()
             await tick_pause(_TICK_S)
@@ -177,7 +177,12 @@ class RolloutDriver:
         if after.status.history[-1] is not before:
             await self._models.publish_and_wait()
         if after.status.state is RolloutState.DONE:
-            await self._models.load_quietly(record.name)  # retires what the version policy does not select
+            # Retires what the version policy does not select.
+            await self._models.load_quietly(record.name, begin=self._as_it_is)
+
+    async def _as_it_is(self, offer: Offer) -> Offer:
+        """Leave out newer versions of a load that nobody has requested: they would serve unjudged."""
+        return offer.without_newer(self._rollouts.answering(offer.name, offer.ready))
 
     async def _read_executions(self, record: Record) -> None:
         try:
@@ -253,8 +258,9 @@ class RolloutDriver:
     async def _start(self, name: str, change: RolloutChange, who: str) -> None:
         begun: list[Record] = []
 
-        async def begin(offer: Offer) -> None:
+        async def begin(offer: Offer) -> Offer:
             begun.append(await self._begin(offer, change, who))
+            return offer
 
         try:
             failure = await self._models.load(name, None, begin=begin)

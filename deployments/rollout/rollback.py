@@ -52,9 +52,10 @@ class Rollbacks:
         last = self._rollouts.record(name)
         begun: list[Offer] = []
 
-        async def begin(offer: Offer) -> None:
+        async def begin(offer: Offer) -> Offer:
             await self._begin(offer, change, who)
             begun.append(offer)
+            return offer
 
         try:
             failure = await self._models.load(name, None, begin=begin)

@@ -31,8 +31,8 @@ Replicas = Callable[[str, tuple[int, int], float], Awaitable[str]]
 """Of a model, its stable version and candidate: has the candidate start replicas for a percentage of the
 requests; returns in words which of them do not run yet, "" for none."""
 
-Begin = Callable[[Offer], Awaitable[None]]
-"""Begins a rollout of a model as a load finds it, or raises why it cannot."""
+Begin = Callable[[Offer], Awaitable[Offer]]
+"""Begins a rollout of a model as a load finds it, or raises why it cannot; returns what to load."""
 
 
 class Routed(NamedTuple):

@@ -36,6 +36,13 @@ class Offer(NamedTuple):
     running: Mapping[int, str] = {}
     ensemble: bool = False
 
+    def without_newer(self, version: int) -> "Offer":
+        """Return it without the versions that are newer than one that serves; the same if none does."""
+        if not version:
+            return self
+        versions = tuple(each for each in self.versions if each <= version)
+        return self._replace(versions=versions or (version,))
+
     def is_known(self, fingerprint: str, content: str, version: int) -> bool:
         """Return whether a version has the files that it had, perhaps copied anew."""
         return self.fingerprint(version) == fingerprint or bool(content and self.content(version) == content)
