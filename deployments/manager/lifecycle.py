@@ -223,6 +223,7 @@ class Lifecycle:
         replaced = [e for v in candidate.versions if (e := self._ready(candidate.name, v)) and e.application]
         for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
             self.set_entry(entry)
+        load_messages.log_success(candidate.name, candidate.versions)
         await self._switch(replaced)
         return []
 
@@ -259,7 +260,7 @@ class Lifecycle:
         self, candidate: Candidate, plan: LoadPlan, loaded: Iterable[Description]
     ) -> None:
         """Serve versions that have loaded or changed their instances, each instead of the one before."""
-        replaced, kept = [], [*plan.keep]
+        replaced, updated, fresh = list[VersionEntry](), list[int](), list[int]()
         for description in loaded:
             spec = description.spec
             before = self._ready(candidate.name, spec.version)
@@ -267,11 +268,10 @@ class Lifecycle:
                 replaced.append(before)  # an ensemble has no application
                 self._publisher.lingering.keep(before)
             self.serve(description)
-            if spec.version in plan.update:
-                kept.append(spec.version)
-            done = "updated the instances of" if spec.version in plan.update else "loaded"
-            logger.info("successfully %s '%s' version %d", done, candidate.name, spec.version)
-        for version in (each for each in kept if each != candidate.stable):
+            (updated if spec.version in plan.update else fresh).append(spec.version)
+        if fresh or not plan.start:
+            load_messages.log_success(candidate.name, fresh, updated)
+        for version in (each for each in (*plan.keep, *updated) if each != candidate.stable):
             self._refresh(candidate, version)
         await self._switch(replaced)
 

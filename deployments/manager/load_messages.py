@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -122,6 +122,19 @@ def unreadable_entry(name: str, error: Exception) -> VersionEntry:
     """
     state = ModelState.UNKNOWN if isinstance(error, PollFailure) else ModelState.UNAVAILABLE
     return VersionEntry(name, NO_VERSION, state, _reason(error))
+
+
+def log_success(name: str, loaded: Collection[int], updated: Collection[int] = ()) -> None:
+    """Log once, as Triton does, that a model was loaded: with the versions that are new, none perhaps."""
+    if updated:
+        logger.info("successfully updated the instances of '%s'%s", name, _versions(updated))
+    if loaded or not updated:
+        logger.info("successfully loaded '%s'%s", name, _versions(loaded))
+
+
+def _versions(versions: Collection[int]) -> str:
+    numbers = ", ".join(map(str, sorted(versions)))
+    return f" version{'s' * (len(versions) > 1)} {numbers}" if versions else ""
 
 
 def log_failure(name: str, error: Exception) -> None:

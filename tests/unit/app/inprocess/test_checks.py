@@ -145,7 +145,7 @@ def test_a_callback_gets_the_records_of_the_log(
         logging.getLogger("app").debug("not asked for")
     (loaded,) = [record for record in records if record[4].startswith("successfully loaded 'double'")]
     level, file, line, microseconds, _ = loaded
-    assert (level, file, line > 0) == (tritonserver.LogLevel.INFO, "lifecycle.py", True)
+    assert (level, file, line > 0) == (tritonserver.LogLevel.INFO, "load_messages.py", True)
     assert abs(microseconds / 1e6 - tmp_path.stat().st_mtime) < 600
     assert [record[0] for record in records if record[4].startswith("bad ")] == [tritonserver.LogLevel.ERROR]
     assert not [record for record in records if record[4] == "not asked for"]

@@ -184,6 +184,22 @@ async def test_version_policy_retires_the_old_version(bench: Bench) -> None:
     assert (sorted(bench.serve.deployed), bench.serve.deleted) == (["m:1", "m:2"], ["m:1"])
 
 
+async def test_a_load_is_logged_once_with_its_new_versions(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    bench.add("m", CONFIG + "version_policy { specific { versions: [ 1, 2 ] } }", (1, 2, 3))
+    made = await bench.start_explicit("m")
+    for versions in ("1, 2, 3", "3"):
+        bench.add("m", CONFIG + f"version_policy {{ specific {{ versions: [ {versions} ] }} }}", (1, 2, 3))
+        await load(made, "m")
+    assert [each.message for each in caplog.records if "successfully loaded" in each.message] == [
+        "successfully loaded 'm' versions 1, 2",
+        "successfully loaded 'm' version 3",
+        "successfully loaded 'm'",  # versions were unloaded
+    ]
+
+
 async def test_unreadable_model_leaves_no_index_row(bench: Bench) -> None:
     bench.add("m", "no configuration")
     made = await bench.start_explicit("m")
