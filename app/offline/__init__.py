@@ -1,1 +1,0 @@
-"""Models over files, without a server: `nereid batch`."""
