@@ -84,7 +84,7 @@ test-slow: $(VENV)/.installed-test models
 # Backends whose frameworks are large, in an environment of their own: several GB, and minutes to install.
 BACKENDS_VENV := .venv-backends
 test-backends: $(BACKENDS_VENV)/.installed models
-	XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends tests/unit/app/engine/test_loads_at_once.py
+	XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data $(BACKENDS_VENV)/bin/python -m pytest -rs tests/backends tests/unit/nereid/engine/test_loads_at_once.py
 
 # What is compiled, under the sanitizers of GCC. Python's own leaks are not of interest. What is built is not for other
 # runs, and has a short path: those of sockets are limited.

@@ -13,7 +13,7 @@ from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
-from app.core.compilers import compiler_while_installing  # noqa: E402
+from app.core.installed.compilers import compiler_while_installing  # noqa: E402
 from app.native.sources import digest  # noqa: E402
 
 INTERNALS = ("app", "backends", "deployments")
@@ -44,7 +44,10 @@ if compiler is not None:  # Python names the one that it was compiled with, whic
 
 setup(
     py_modules=["triton_python_backend_utils"],
-    packages=["nereid", *(f"nereid._server.{name}" for name in (*found, *FILES))],
+    packages=[
+        *find_packages(include=["nereid", "nereid.*"]),
+        *(f"nereid._server.{name}" for name in (*found, *FILES)),
+    ],
     package_dir={f"nereid._server.{name}": name for name in (*INTERNALS, "client", *FILES)},
     ext_modules=[extension, rare_checks],
 )

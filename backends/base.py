@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tritonclient.grpc import model_config_pb2 as mc
 
-    from app.core.statistics import ResponseDurations
+    from app.core.observability.statistics import ResponseDurations
     from backends.signature import Signature
 
 Reply = Callable[[InferResponse], None]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.core.cpus import available_cpus
+from app.core.system.cpus import available_cpus
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as mc

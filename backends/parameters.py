@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from app.core.errors import invalid_arg
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 from backends.base import Model
 
 

@@ -29,9 +29,6 @@ from typing import Any, NamedTuple
 import psutil
 from tritonclient.grpc import service_pb2 as pb
 
-from app.tools.perf.generator.http1 import http_request
-from app.tools.perf.generator.http2 import grpc_payload
-from app.tools.perf.generator.job import Endpoint, Job
 from benchmarks import results
 from benchmarks.load import Generator, LoadResult, at_rate
 from benchmarks.processes import tree
@@ -39,6 +36,9 @@ from benchmarks.report import table
 from benchmarks.servers import Command, clean_environment, free_ports, stop, wait_ready
 from benchmarks.tools import ROOT
 from benchmarks.workloads import MODEL_INFER, set_parameters
+from nereid_client.tools.perf.generator.http1 import http_request
+from nereid_client.tools.perf.generator.http2 import grpc_payload
+from nereid_client.tools.perf.generator.job import Endpoint, Job
 
 ELEMENTS = 16
 SEQUENCES = 4096

@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from app.tools.perf.command.run import main as perf
 from benchmarks import results
 from benchmarks.backend_rows import cuda
 from benchmarks.backends import seconds_each
 from benchmarks.report import table
+from nereid_client.tools.perf.command.run import main as perf
 
 Line = list[str]
 

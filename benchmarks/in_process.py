@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 
 import nereid.inprocess as tritonserver
-from app.engine.engine import Engine
 from app.settings.load import from_args
 from benchmarks import results
+from nereid.engine.engine import Engine
 
 _CONFIG = """backend: "python"
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ 16 ] } ]

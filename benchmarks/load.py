@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.tools.perf.generator.arrivals import draw
-from app.tools.perf.generator.http1 import http_request
-from app.tools.perf.generator.http2 import grpc_payload
-from app.tools.perf.generator.job import COLUMNS, End, Endpoint, Job, Rows, Told, rows_of
-from app.tools.perf.generator.worker import NoConnection, Workers
 from benchmarks.workloads import HEADER_LENGTH, MODEL_INFER, Workload
+from nereid_client.tools.perf.generator.arrivals import draw
+from nereid_client.tools.perf.generator.http1 import http_request
+from nereid_client.tools.perf.generator.http2 import grpc_payload
+from nereid_client.tools.perf.generator.job import COLUMNS, End, Endpoint, Job, Rows, Told, rows_of
+from nereid_client.tools.perf.generator.worker import NoConnection, Workers
 
 _INTENDED, _ENDED, _STATUS = (COLUMNS.index(name) for name in ("intended", "ended", "status"))
 _LONGEST_S = 60.0

@@ -19,7 +19,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.ingress.assembly import Serving, make_router
 from app.ingress.service.routed import RoutedInferenceService
-from app.ray_adapter import replicas
+from app.ray_adapter.serve import replicas
 from app.routing.pools import Pools
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.settings.load import from_args

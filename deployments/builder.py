@@ -1,4 +1,4 @@
-"""Makes the Serve application of a model version; only this module and `app/main.py` bind deployments."""
+"""Makes the Serve application of a model version; `nereid/server/main.py` alone binds deployments, too."""
 
 from typing import Any, cast
 
@@ -9,13 +9,13 @@ from ray.serve.deployment import Application
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.identifiers import deployment_name
-from app.ray_adapter.applications import versioned
-from app.ray_adapter.placement import placeable
+from app.ray_adapter.serve.applications import versioned
+from app.ray_adapter.serve.placement import placeable
 from deployments.parameters import ReplicaParameters, replica_parameters
 from deployments.spec import ModelSpec
 from deployments.stand_in import stand_in
 
-ROUTER = "app.ray_adapter.serve_router:DirectRouter"
+ROUTER = "app.ray_adapter.serve.router:DirectRouter"
 
 _QUEUED = 1 << 20
 """Base of `max_queued_requests`, which grows with each change of a running application's instances.

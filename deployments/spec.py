@@ -8,7 +8,7 @@ import msgspec
 
 from app.core.errors import InferError, text_of
 from app.core.identifiers import identifier
-from app.core.installation import PROGRAM
+from app.core.installed.installation import PROGRAM
 from app.core.observability.log import LogConfig
 from app.transport.settings import TransportSettings
 

@@ -27,6 +27,6 @@ def build(args: dict[str, Any]) -> "Application":
         SettingsError: an unknown or contradictory setting, in one line.
     """
     load_internals()
-    from app.main import build
+    from nereid.server.main import build
 
     return build(args)

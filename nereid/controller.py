@@ -14,8 +14,8 @@ def prepare() -> None:
     load_internals()
     applies = import_module("app.ray_adapter.local.changes").applies
     if applies("replica-classes"):
-        import_module("app.ray_adapter.replica_classes").share_replica_classes()
+        import_module("app.ray_adapter.serve.replica_classes").share_replica_classes()
     if applies("controller-pace"):
-        import_module("app.ray_adapter.controller_pace").pace_controller()
+        import_module("app.ray_adapter.serve.controller_pace").pace_controller()
     if applies("spread"):
-        import_module("app.ray_adapter.placement").spread_replicas()
+        import_module("app.ray_adapter.serve.placement").spread_replicas()

@@ -49,7 +49,8 @@ def is_replaced(name: str) -> bool:
     """Load the server's packages for a public module; return whether it is to execute nothing of its own.
 
     Where the program has packages of their names itself, loaded or not yet, the server's get private names,
-    and so does a copy of the public module, which stands in its place: see `app/core/private_packages.py`.
+    and so does a copy of the public module, which stands in its place: see
+    `app/core/installed/private_packages.py`.
     """
     if name.startswith(f"{_PRIVATE}."):
         return False
@@ -58,7 +59,7 @@ def is_replaced(name: str) -> bool:
         load_internals()
         return False
     if _PRIVATE not in sys.modules:
-        private_packages = _by_location("private_packages", ROOT / "app" / "core" / "private_packages.py")
+        private_packages = _by_location("private_packages", ROOT / "app/core/installed/private_packages.py")
         private_packages.use_private_names(str(ROOT))
         for public in (NAME, f"{NAME}.errors", __name__):  # errors are those that a program catches
             sys.modules[f"{_PRIVATE}.{public}"] = import_module(public)

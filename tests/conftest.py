@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from app.tools.migrate import torchserve
-from app.tools.migrate.writing import write
+from nereid.migrate import torchserve
+from nereid.migrate.writing import write
 from tests import environments
 from tests.server import ROOT, WITH_ENGINE, EngineServer, Server, free_port
-from tests.unit.app.tools.migrate.sources import archive, migrated
+from tests.unit.nereid.migrate.sources import archive, migrated
 
 # No deadline: a slow machine is no defect. `make test` takes fewer examples, and the same ones each time;
 # `make test-unit` takes new ones, `make fuzz` looks for long.

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from app.core.errors import invalid_arg, unsupported
-from app.core.installation import install_command
-from app.core.tasks import Tasks
+from app.core.installed.installation import install_command
+from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, ParameterValue, Tensor
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from app.core.config.request_check import RequestChecker
 from app.core.observability.metrics_config import MetricsConfig
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from app.core.tensors import InferRequest
 from app.ensemble.graph import EnsembleGraph
 from app.ensemble.slots import StepSlots

@@ -15,8 +15,8 @@ from app.core.config.model_config import WILDCARD, TensorSpec
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError, invalid_arg, unavailable
 from app.core.failures import CANCELLED
 from app.core.inference import Call, InFlight, Sink, no_sink
+from app.core.observability.traced import OpenCall, TracedCalls
 from app.core.tensors import InferRequest, InferResponse, Parameters, RolloutHint, Tensor, Timestamps
-from app.core.traced import OpenCall, TracedCalls
 from app.ensemble.compiled import CompiledEnsemble, Models
 from app.ensemble.graph import Step
 from app.ensemble.scope import Absent, TensorScope

@@ -12,7 +12,7 @@ from typing import Final
 from app.cache.response_cache import ResponseCache
 from app.core.inference import Call, Sink
 from app.core.observability.metrics_config import MetricsConfig
-from app.core.statistics import EnsembleReports, ReplicaReport
+from app.core.observability.statistics import EnsembleReports, ReplicaReport
 from app.core.tensors import InferRequest
 from app.ensemble.cached_execution import CachedExecution, is_cacheable
 from app.ensemble.compiled import CompiledEnsemble, Models

@@ -7,8 +7,8 @@ from app.access.audit import Audit
 from app.access.token_watch import TokenWatch
 from app.cache.response_cache import make_cache
 from app.core.observability.live_settings import LiveSettings
+from app.core.observability.statistics import CustomFamily
 from app.core.observability.trace_settings import TraceSettings
-from app.core.statistics import CustomFamily
 from app.dispatch.router import Router
 from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory

@@ -1,6 +1,7 @@
 """The ingress: both fronts over one service, routed by the repository manager's tables.
 
-A plain class; `app/main.py` makes it a Serve deployment. Everything runs on a data-plane loop of its own.
+A plain class; `nereid/server/main.py` makes it a Serve deployment. Everything runs on a data-plane loop of
+its own.
 """
 
 import asyncio
@@ -13,9 +14,9 @@ from typing import Any
 import msgspec
 
 from app.core.encoding import to_msgpack
+from app.core.files.private_files import socket_root
 from app.core.inference import Cancel, Sink
 from app.core.observability.log import configure_logging
-from app.core.private_files import socket_root
 from app.core.tensors import InferRequest
 from app.ingress.assembly import Serving, make_router, make_service
 from app.ingress.client_memory.region_files import region_directory
@@ -25,9 +26,9 @@ from app.ingress.service.peers import Peers
 from app.ingress.service.use_reports import UseReports
 from app.ray_adapter import store
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
-from app.ray_adapter.handles import connect
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
 from app.ray_adapter.orphans import end_with_raylet
+from app.ray_adapter.serve.handles import connect
 from app.rollout.reporter import OutcomeReporter
 from app.routing.handle_calls import HandleCalls
 from app.routing.last_table import LastTable

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.errors import unsupported
-from app.core.installation import compile_command
+from app.core.installed.installation import compile_command
 from app.native.sources import digest
 
 CHOICES: Final = ("auto", "native", "python")

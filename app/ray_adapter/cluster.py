@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.private_files import require_home
+from app.core.files.private_files import require_home
 from app.ray_adapter.claim import Claim, claim_cluster, release_cluster
 from app.ray_adapter.local.cluster import ray_init, start_cluster
 from app.ray_adapter.token import require_token
@@ -137,7 +137,7 @@ def retire(application: str, owned: bool, ours: Ours) -> None:
     """
     from ray import serve
 
-    from app.ray_adapter.applications import kill_starting
+    from app.ray_adapter.serve.applications import kill_starting
 
     serve.delete(application, _blocking=False)  # first, so that the manager knows why loads end
     kill_starting(ours)  # a load that never returns would delay its client, and so the ingress

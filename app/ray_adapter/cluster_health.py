@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from app.core.processes import Process, arguments, find, process
+from app.core.system.processes import Process, arguments, find, process
 
 _LOOK_S: Final = 0.25
 _ASK_S: Final = 2.0

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from app.core.processes import kill_descendants
+from app.core.system.processes import kill_descendants
 
 _GRACE_S = 10.0
 """For requests in flight, and for Ray, which mostly ends it before."""

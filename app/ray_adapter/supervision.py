@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from app.core.private_files import socket_root
-from app.core.processes import Process, arguments, descendants, kill_descendants, reap_adopted
-from app.core.unix_sockets import remove_dead
+from app.core.files.private_files import socket_root
+from app.core.files.unix_sockets import remove_dead
+from app.core.system.processes import Process, arguments, descendants, kill_descendants, reap_adopted
 from app.ray_adapter.cluster import Ours, disconnect, retire
 from app.ray_adapter.cluster_health import ClusterHealth, controller_part, next_turn, node_parts
 from app.ray_adapter.local.attempts import start_again

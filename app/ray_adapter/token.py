@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from app.core.private_files import private_root
+from app.core.files.private_files import private_root
 
 _MODE: Final = "RAY_AUTH_MODE"
 _OTHER_SOURCES: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")

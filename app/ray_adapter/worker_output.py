@@ -14,7 +14,7 @@ from importlib import import_module
 from logging.handlers import RotatingFileHandler
 from typing import Any, Final
 
-from app.core.private_files import private_directory, private_root
+from app.core.files.private_files import private_directory, private_root
 
 _REPLICA: Final = "ServeReplica:"
 """How the titles of Serve's replicas begin."""

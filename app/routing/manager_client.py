@@ -10,11 +10,11 @@ import msgspec
 
 from app.core.encoding import to_msgpack
 from app.core.errors import InferError, unavailable
-from app.core.processes import Process, process
 from app.core.residency import ResidencyReport, UseReport
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange, RolloutStatus
+from app.core.system.processes import Process, process
 from app.routing.table import RoutingTable
 from app.routing.table_bytes import decode_table
 

@@ -10,9 +10,9 @@ from operator import itemgetter
 from typing import Any
 
 from app.core.inference import Sink
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest, SequenceId
-from app.ray_adapter.replicas import ReplicaAddress
+from app.ray_adapter.serve.replicas import ReplicaAddress
 from app.routing.sequence_call import rank
 from app.transport.channel.busy import ask_busy
 from app.transport.channel.client import Channel, ChannelCall

@@ -9,8 +9,8 @@ import msgspec
 
 from app.core.errors import unavailable
 from app.core.inference import Call
-from app.core.tasks import Tasks
-from app.ray_adapter import replicas
+from app.core.system.tasks import Tasks
+from app.ray_adapter.serve import replicas
 from app.routing.pool import ReplicaPool
 from app.routing.sequence_call import SequenceCall
 from app.routing.table import VersionEntry
@@ -155,6 +155,6 @@ def _watch_by_handle(deployment: str, application: str) -> Any:
 
     Blocks on a call to the controller.
     """
-    from app.ray_adapter.handles import open_handle  # a process without a cluster has no Ray
+    from app.ray_adapter.serve.handles import open_handle  # a process without a cluster has no Ray
 
     return open_handle(deployment, application)

@@ -9,7 +9,7 @@ from app.core.errors import Failure, InferError, unavailable
 from app.core.failures import REPLICA_LOST
 from app.core.inference import InFlight, Sink
 from app.core.sequences import END_SEQUENCES, is_missing_start, missing_start
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
 from app.transport.channel.client import Channel, ChannelCall
 

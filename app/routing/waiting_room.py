@@ -15,7 +15,7 @@ import msgspec
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.failures import CANCELLED, EXPIRED, shutting_down
 from app.core.inference import InFlight, Sink
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest
 from app.routing.refusals import not_ready
 from app.routing.table import NotLoaded, VersionEntry

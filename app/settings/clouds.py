@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.settings.flags import Flag
+from app.settings.flag.flags import Flag
 from app.settings.fronts import HttpSettings
 
 _PING_MODES: Final = ("ready", "live")

@@ -5,7 +5,7 @@ from typing import Annotated as A
 import msgspec
 
 from app.native import choice
-from app.settings.flags import Flag
+from app.settings.flag.flags import Flag
 from app.transport.settings import MIB, TransportSettings
 
 

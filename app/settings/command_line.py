@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from app.settings.deprecated import DEPRECATED
-from app.settings.errors import SettingsError
-from app.settings.flags import NEREID
+from app.settings.flag.errors import SettingsError
+from app.settings.flag.flags import NEREID
 from app.settings.load import known_names, suggestion
 from app.settings.settings import SETTINGS
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from app.settings.errors import SettingsError
-from app.settings.flags import Label, Setting
+from app.settings.flag.errors import SettingsError
+from app.settings.flag.flags import Label, Setting
 
 DEPRECATED: Final[Mapping[str, Callable[[str], tuple[str, str]]]] = {
     "model_store": lambda value: ("model_repository", value),

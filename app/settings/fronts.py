@@ -5,11 +5,11 @@ from typing import Final
 
 import msgspec
 
-from app.core.certificates import Certificates, certificates
+from app.core.files.certificates import Certificates, certificates
 from app.protocol.forwarding import HeaderForwarder
 from app.protocol.restrictions import GRPC_PREFIX, Restrictions, parse_restrictions
-from app.settings.flags import NEREID, Flag, SameAs, Section
-from app.settings.parsers import entries_of_file, gateway_paths, header_forwarder
+from app.settings.flag.flags import NEREID, Flag, SameAs, Section
+from app.settings.flag.parsers import entries_of_file, gateway_paths, header_forwarder
 
 MIB: Final = 1 << 20
 INT_MAX: Final = 2**31 - 1

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from app.settings.flags import Flag, Setting
+from app.settings.flag.flags import Flag, Setting
 
 _INT_MAX: Final = 2**31 - 1
 

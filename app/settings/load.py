@@ -9,8 +9,8 @@ import msgspec
 
 from app.settings.clouds import platform_defaults
 from app.settings.deprecated import DEPRECATED, STRICT_MODEL_CONFIG, replace_deprecated
-from app.settings.errors import SettingsError
-from app.settings.flags import Label, Setting, build
+from app.settings.flag.errors import SettingsError
+from app.settings.flag.flags import Label, Setting, build
 from app.settings.ignored import IGNORED
 from app.settings.repositories import directories
 from app.settings.settings import SETTINGS, ServerSettings

@@ -2,7 +2,7 @@
 
 import socket
 
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.settings import ServerSettings
 
 

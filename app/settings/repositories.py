@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from app.core.installation import install_command
-from app.settings.errors import SettingsError
+from app.core.installed.installation import install_command
+from app.settings.flag.errors import SettingsError
 
 
 class RemoteScheme(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Annotated as A
 
 import msgspec
 
-from app.settings.flags import Flag
+from app.settings.flag.flags import Flag
 
 
 class ResidencySettings(msgspec.Struct, frozen=True, kw_only=True):

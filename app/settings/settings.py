@@ -9,15 +9,15 @@ from typing import Final
 
 import msgspec
 
-from app.core.addresses import is_loopback
 from app.core.config.rate_limit import ResourceCounts, parse_resources
 from app.core.observability.log import LOG_FORMATS, LogConfig
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.observability.trace_settings import TraceSetting
-from app.settings import parsers
+from app.core.system.addresses import is_loopback
 from app.settings.clouds import CloudSettings, with_environment
 from app.settings.cluster import ClusterSettings
-from app.settings.flags import NEREID, Flag, Section, table
+from app.settings.flag import parsers
+from app.settings.flag.flags import NEREID, Flag, Section, table
 from app.settings.fronts import MIB, GrpcSettings, HttpSettings
 from app.settings.residency import ResidencySettings
 

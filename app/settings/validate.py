@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from app.core.errors import InferError
 from app.core.identifiers import SEPARATOR
 from app.native.choice import is_native
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.fronts import GrpcSettings, HttpSettings
 from app.settings.settings import MetricsSettings, RepositorySettings, ServerSettings
 

@@ -10,7 +10,7 @@ import os
 from time import monotonic_ns
 from typing import Final
 
-from app.core.cpus import available_cpus
+from app.core.system.cpus import available_cpus
 
 _MOST_FAILURES: Final = 8
 """After so many that were in vain, one of 2 ** 8 waits polls: less than 1 us of a wait."""

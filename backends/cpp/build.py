@@ -13,10 +13,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from app.core import compilers
 from app.core.errors import internal, unsupported
-from app.core.installation import install_command
-from app.core.private_files import private_directory, private_root
+from app.core.files.private_files import private_directory, private_root
+from app.core.installed import compilers
+from app.core.installed.installation import install_command
 
 SOURCES: Final = Path(__file__).parent / "shim"
 NAME: Final = "libtritonserver.so"
@@ -51,7 +51,7 @@ def built_library(flags: tuple[str, ...] = (), root: Path | None = None) -> Path
 
 
 def compiler() -> list[str]:
-    """Return the command of a C++ compiler; see `app.core.compilers.compiler`.
+    """Return the command of a C++ compiler; see `app.core.installed.compilers.compiler`.
 
     Raises:
         InferError: UNSUPPORTED when there is none.

@@ -18,7 +18,7 @@ import msgspec
 
 from app.core.buffers import allocate
 from app.core.errors import internal
-from app.core.statistics import record_response
+from app.core.observability.statistics import record_response
 from app.core.tensors import InferResponse, Tensor, failed
 from backends.base import Model, Request
 from backends.cpp.calls import ModelCalls

@@ -11,7 +11,7 @@ import torch
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import unsupported
-from app.core.installation import install_command
+from app.core.installed.installation import install_command
 from backends.base import Instance
 from backends.cuda.host_buffers import HostBuffers
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.errors import InferError, internal, unsupported
-from app.core.installation import requirements_command
+from app.core.installed.installation import requirements_command
 from app.core.tensors import SequenceId
 from backends.base import Backend, Instance, Model, Request, SecondaryDevice
 from backends.hosted import schema

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnxruntime as ort
 
 from app.core.errors import InferError, unsupported
-from app.core.installation import install_command
+from app.core.installed.installation import install_command
 from backends.base import Instance, Model
 from backends.cpus import threads_per_instance
 from backends.onnxruntime.model_io import OnnxIO

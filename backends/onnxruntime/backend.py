@@ -14,7 +14,7 @@ import onnxruntime as ort
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
-from app.core.installation import install_command
+from app.core.installed.installation import install_command
 from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
 from backends.onnxruntime import accelerator

@@ -9,7 +9,7 @@ from typing import Any, Final
 import onnxruntime as ort
 
 from app.core.errors import invalid_arg, unsupported
-from app.core.installation import install_command
+from app.core.installed.installation import install_command
 from backends.base import Instance, Model
 from backends.cpus import threads_per_instance
 from backends.onnxruntime.accelerator import OPENVINO, PROVIDER

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.cpus import available_cpus
 from app.core.errors import invalid_arg
+from app.core.system.cpus import available_cpus
 from backends.base import Model
 from backends.cpus import cpu_instances, threads_per_instance
 

@@ -14,8 +14,8 @@ from weakref import WeakSet
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from app.core.cpus import available_cpus
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
+from app.core.system.cpus import available_cpus
 from backends.packaged.inspection import undeclared
 
 Array = Any

@@ -19,8 +19,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 import backends
 from app.core.config.json import config_to_json
 from app.core.errors import invalid_arg
-from app.core.installation import SERVER_PYTHON
-from app.core.own_modules import import_own
+from app.core.installed.installation import SERVER_PYTHON
+from app.core.installed.own_modules import import_own
 from backends.base import Begun, Instance, Model, Request
 from backends.declared import with_completed
 from backends.python.api import metrics

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Final
 
 import backends
-from app.core.own_modules import import_own
+from app.core.installed.own_modules import import_own
 from backends.description import BackendDescription
 from backends.registry.entry_points import entry_points, is_description, offered
 

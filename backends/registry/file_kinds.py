@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from app.core.installation import install_command
+from app.core.installed.installation import install_command
 from backends.description import BackendDescription
 from backends.model_files import FileKind, ModelFile
 from backends.registry.descriptions import described, descriptions

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from app.core.errors import InferError, internal, invalid_arg, unsupported
-from app.core.installation import install_command
-from app.core.own_modules import PREFIX
+from app.core.installed.installation import install_command
+from app.core.installed.own_modules import PREFIX
 from backends.base import Backend
 from backends.description import BackendDescription
 from backends.registry.descriptions import described, descriptions, is_described

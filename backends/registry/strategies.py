@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 from backends.base import Model
 from backends.strategy import BatchStrategy
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urljoin
 
 from app.core.errors import InferError, invalid_arg, not_found, unavailable
-from app.core.installation import PROGRAM
+from app.core.installed.installation import PROGRAM
 from backends.rtsp.policy import AllowList, Endpoint, redacted
 from backends.rtsp.relay import Connection
 

@@ -11,7 +11,7 @@ import numpy as np
 from av import VideoFrame
 
 from app.core.errors import InferError, internal, unavailable
-from app.core.pauses import growing_pause
+from app.core.system.pauses import growing_pause
 from app.core.tensors import InferResponse, Tensor, failed
 from backends.base import Model, Request
 from backends.rtsp.frames import Converter, Decoded, FrameQueue, FrameRate, PresentationTimes, Window

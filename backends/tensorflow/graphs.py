@@ -9,7 +9,7 @@ from tensorflow.core.framework import graph_pb2
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal, invalid_arg, unavailable
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 from backends.base import Model
 from backends.declared import controls
 from backends.tensorflow.check import check_graph, check_signature, check_types

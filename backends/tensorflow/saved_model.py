@@ -9,7 +9,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from app.core.errors import internal, invalid_arg
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 from backends.base import Model
 from backends.tensorflow.signature import TYPES, TfSignature, TfTensor, unsupported_type
 

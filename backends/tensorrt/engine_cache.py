@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from app.core.private_files import private_directory, private_root
+from app.core.files.private_files import private_directory, private_root
 from app.core.whole_files import write_whole
 
 _PLAN: Final = ".plan"

@@ -6,8 +6,8 @@ from time import monotonic_ns
 from msgspec.structs import replace
 
 from app.core.inference import Call, InFlight, Sink
+from app.core.observability.traced import OpenCall
 from app.core.tensors import InferRequest, InferResponse, RolloutHint
-from app.core.traced import OpenCall
 from backends.base import Request
 from deployments.execution.request_activity import RequestActivity
 

@@ -15,7 +15,7 @@ class Cluster(Protocol):
         """Return the manager's handle, whose methods have `remote`. Blocks."""
 
     def watch_replicas(self, deployment: str, application: str) -> Any:
-        """Have the replicas of an application published (`app.ray_adapter.replicas`) until the result's
+        """Have the replicas of an application published (`app.ray_adapter.serve.replicas`) until the result's
         `shutdown` is called. Blocks.
         """
 
@@ -32,6 +32,6 @@ class RayCluster:
         return self.watch_replicas(MANAGER, application)
 
     def watch_replicas(self, deployment: str, application: str) -> Any:
-        from app.ray_adapter.handles import open_handle
+        from app.ray_adapter.serve.handles import open_handle
 
         return open_handle(deployment, application)

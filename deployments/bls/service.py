@@ -19,8 +19,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import InferError, internal, invalid_arg, unavailable
 from app.core.failures import CANCELLED, shutting_down
 from app.core.inference import Cancel, Sink
-from app.core.statistics import EnsembleReports
-from app.core.tasks import Tasks
+from app.core.observability.statistics import EnsembleReports
+from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse
 from app.dispatch.router import Router
 from app.rollout.reporter import OutcomeReporter

@@ -20,8 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
-from app.core.paths import path_inside
-from app.core.private_files import private_root
+from app.core.files.paths import path_inside
+from app.core.files.private_files import private_root
 from backends.base import Model
 from backends.registry.descriptions import described
 from backends.registry.loading import ENVIRONMENT, SERVER

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.errors import invalid_arg
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 
 _MAX_FILES: Final = 1000
 # pip's "Requirements File Format": a backslash joins lines, " #" begins a comment, ${NAME} is a variable of

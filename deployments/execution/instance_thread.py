@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
-from app.core.main_thread import new_thread
+from app.core.system.main_thread import new_thread
 from app.core.tensors import SequenceId
 from backends.base import Backend, Begun, Instance
 from deployments.event_loop_execution.executor import EventLoopExecutor, is_eligible, needs_thread

@@ -4,7 +4,7 @@ import uuid
 from time import monotonic_ns
 from typing import Protocol
 
-from app.core.traced import MAX_CALLS, TracedCalls
+from app.core.observability.traced import MAX_CALLS, TracedCalls
 
 
 class CallInFlight(Protocol):

@@ -14,7 +14,7 @@ from app.core.config.model_config import WILDCARD
 from app.core.config.request_check import RequestChecker
 from app.core.datatypes import BY_CONFIG_NAME, DataType
 from app.core.errors import InferError, internal, invalid_arg
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from backends.base import Backend, Instance, Model, Request
 

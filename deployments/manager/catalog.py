@@ -13,8 +13,8 @@ from app.core.config.normalise import without_instances
 from app.core.config.text import parse_config_json
 from app.core.config.version_policy import require_versions, served_versions
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, not_found
+from app.core.files.private_files import private_root, socket_root
 from app.core.identifiers import name_of, namespace_of
-from app.core.private_files import private_root, socket_root
 from app.settings.settings import ServerSettings
 from deployments.manager.candidate import Candidate
 from deployments.model_store import layout, model_files

@@ -12,7 +12,7 @@ import msgspec
 
 from app.core.errors import InferError
 from app.core.identifiers import application_name, base_name
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.settings.settings import ServerSettings
 from deployments.manager.candidate import Candidate
 from deployments.manager.model_locks import ModelLocks

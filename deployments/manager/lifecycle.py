@@ -9,7 +9,7 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages

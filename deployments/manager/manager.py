@@ -14,15 +14,15 @@ import msgspec
 
 from app.core.encoding import to_msgpack
 from app.core.errors import InferError, invalid_arg, not_found
+from app.core.files.private_files import private_root
 from app.core.observability.log import VERBATIM, configure_logging
-from app.core.private_files import private_root
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.ray_adapter import store
 from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.orphans import end_with_raylet
-from app.ray_adapter.serve_log import omit_failures
+from app.ray_adapter.serve.log import omit_failures
 from app.routing.last_table import LastTable
 from app.routing.pools import Pools
 from app.routing.table import RoutingTable
@@ -49,14 +49,14 @@ from deployments.model_store.registered import RegisteredModels
 from deployments.model_store.started import PREFIX as STARTED
 from deployments.model_store.started import StartedModels
 from deployments.residency.on_demand import OnDemand
-from deployments.rollout import state_files
 from deployments.rollout.driver import RolloutDriver
 from deployments.rollout.executions import ExecutionReader
-from deployments.rollout.judge import judge
+from deployments.rollout.judging.judge import judge
 from deployments.rollout.ledger import Ledger
 from deployments.rollout.lingering import Lingering
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
+from deployments.rollout.storage import state_files
 from deployments.scaling.autoscaler import Autoscaler
 from deployments.stored import StoredValues
 
@@ -71,7 +71,7 @@ _SETTLE_S: Final = 0.1
 class RepositoryManager:
     """Answers ingresses, clients and replicas; its `Lifecycle` changes models. There is one replica of it.
 
-    A plain class; `app/main.py` makes it a Serve deployment.
+    A plain class; `nereid/server/main.py` makes it a Serve deployment.
 
     Args:
         settings: the server's settings.

@@ -11,7 +11,7 @@ from app.core.errors import InferError
 from app.core.identifiers import base_name, name_of
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from deployments.manager.catalog import Catalog
 from deployments.manager.deployer import Deployer
 from deployments.manager.lifecycle import Lifecycle

@@ -49,7 +49,7 @@ def status_table(table: RoutingTable) -> str:
     """Return models, versions and states.
 
     Of a reason the table has the first line, without the reasons of other models; Triton's has all. All of
-    it is in the log, and at the end of the start (`app/console/messages.py`).
+    it is in the log, and at the end of the start (`nereid/console/messages.py`).
     """
     rows = [("Model", "Version", "Status")]
     for entry in sorted(table.entries, key=lambda e: (e.name, e.version)):

@@ -71,7 +71,7 @@ def _import_all() -> None:
     import gc
 
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2))
-    path = os.path.join(root, "app", "core", "private_packages.py")
+    path = os.path.join(root, "app", "core", "installed", "private_packages.py")
     spec = importlib.util.spec_from_file_location("private_packages", path)
     assert spec is not None and spec.loader is not None
     names = importlib.util.module_from_spec(spec)
@@ -86,7 +86,7 @@ def _import_all() -> None:
 
 
 def _set_title(text: str) -> None:
-    importlib.import_module(f"{PRIVATE}app.core.process_title").set_title(text)
+    importlib.import_module(f"{PRIVATE}app.core.system.process_title").set_title(text)
 
 
 def _forked(listener: socket.socket, idle_s: float) -> Request | None:

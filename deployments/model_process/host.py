@@ -17,7 +17,7 @@ import msgspec
 from app.core.encoding import to_exact_json
 from app.core.errors import InferError, internal
 from app.core.inference import Sink
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest
 from app.transport.channel.server import ChannelServer
 from app.transport.event_loop_thread import LoopThread

@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import msgspec
 
-from app.core import main_thread
 from app.core.encoding import from_exact_json, to_msgpack
-from app.core.main_thread import MainThread
-from app.core.numpy_threads import follow_processors
 from app.core.observability.log import configure_logging
-from app.core.processes import count_with
-from app.core.tasks import Tasks
-from app.ray_adapter import replicas
+from app.core.system import main_thread
+from app.core.system.main_thread import MainThread
+from app.core.system.numpy_threads import follow_processors
+from app.core.system.processes import count_with
+from app.core.system.tasks import Tasks
+from app.ray_adapter.serve import replicas
 from app.transport.channel.client import Channel
 from app.transport.event_loop_thread import LoopThread
 from deployments.execution.instance_thread import record_activity_in

@@ -10,7 +10,7 @@ import msgspec
 from app.core.errors import ErrorCode, InferError, unsupported
 from app.core.inference import Cancel
 from app.core.tensors import InferRequest
-from app.ray_adapter import replicas
+from app.ray_adapter.serve import replicas
 from app.transport.channel.busy import BUSY
 from app.transport.channel.server import Reply
 from deployments.bls.cluster import RayCluster

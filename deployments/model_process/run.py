@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 from app.core.errors import internal
-from app.core.processes import stat_fields
+from app.core.system.processes import stat_fields
 from app.transport.channel.peer_process import ending
 from deployments.model_process.output import Output
 from deployments.model_process.start import Started, start_process

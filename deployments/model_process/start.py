@@ -10,8 +10,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from app.core.encoding import to_msgpack
-from app.core.installation import SERVER_PYTHON
-from app.core.unix_sockets import listen_unix
+from app.core.files.unix_sockets import listen_unix
+from app.core.installed.installation import SERVER_PYTHON
 from app.ray_adapter.local.model_environment import model_environment, model_umask
 from deployments.model_process import fork_server
 from deployments.model_process.fork_server import PID_BYTES, TITLE

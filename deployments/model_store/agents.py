@@ -12,7 +12,7 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 
 _CHECKSUM: Final = "checksum"
 _MD5: Final = "MD5:"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.errors import unavailable
-from app.core.private_files import private_directory
+from app.core.files.private_files import private_directory
 
 _FILL_LOCKS: Final = 64
 _HIDDEN: Final = "."

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from app.core.config.text import MAX_CONFIG_BYTES
-from app.core.private_files import private_directory, private_root
+from app.core.files.private_files import private_directory, private_root
 from app.core.whole_files import write_whole
 from app.settings.repositories import remote_scheme
 from deployments.model_store.fingerprint import is_config

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.backend_facts import platforms
 from app.core.config.normalise import ENSEMBLE
 from app.core.errors import InferError, invalid_arg, unavailable
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 from backends.description import BackendDescription, ModelFormat
 from backends.model_files import ModelFile, read_file
 from backends.registry.descriptions import described, descriptions

@@ -18,8 +18,8 @@ from app.core.config.normalise import ENSEMBLE, refuse_ensemble_backend, without
 from app.core.config.text import MAX_CONFIG_BYTES, PLACEHOLDER, PLACEHOLDER_HINT, parse_pbtxt
 from app.core.config.validation import validate_io
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg
+from app.core.files.paths import path_inside
 from app.core.hints import hinted
-from app.core.paths import path_inside
 from backends.registry.configuration import infer_backend, validate_model
 from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ModelEntry, is_inside
 from deployments.model_store.model_check import found_for

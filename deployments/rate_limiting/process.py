@@ -20,7 +20,7 @@ import msgspec
 
 from app.core.config.rate_limit import ResourceCounts
 from app.core.errors import InferError
-from app.core.unix_sockets import listen_unix
+from app.core.files.unix_sockets import listen_unix
 from deployments.rate_limiting.arbiter import Arbiter
 from deployments.rate_limiting.wire import (
     AcquireRequest,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from app.cache.response_cache import Entry, ResponseCache, request_key
 from app.core.errors import InferError
 from app.core.failures import CANCELLED
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from app.core.tensors import InferResponse
 from deployments.execution.queued_request import QueuedRequest
 from deployments.scheduling.base import Scheduler

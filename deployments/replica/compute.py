@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from app.core.observability.statistics import Statistics
 from app.core.rollout.outcomes import Executions, log_bucket
-from app.core.statistics import Statistics
 
 _MOST: Final = 4096
 """Executions that are kept from one reading to the next: the last ones."""

@@ -8,10 +8,10 @@ import msgspec
 
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig, configure_logging
+from app.core.observability.statistics import CustomFamily, EnsembleReports, ReplicaReport
 from app.core.residency import USE, ReplicaUse
 from app.core.rollout.outcomes import COMPUTE, Executions
 from app.core.sequences import END_SEQUENCES
-from app.core.statistics import CustomFamily, EnsembleReports, ReplicaReport
 from app.core.tensors import SequenceId
 from backends.base import Backend
 from deployments.replica.compute import ComputeMeter

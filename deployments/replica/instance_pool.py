@@ -14,8 +14,8 @@ from app.core.config.model_config import copied
 from app.core.config.rate_limit import Demand
 from app.core.config.validation import validate_instances
 from app.core.errors import InferError, internal
-from app.core.installation import SERVER_PYTHON
-from app.core.tasks import Tasks
+from app.core.installed.installation import SERVER_PYTHON
+from app.core.system.tasks import Tasks
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Backend, Instance, Model
 from backends.registry.configuration import normalise

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import FailureReason, unsupported
-from app.core.processes import own_tree, proportional_memory
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
+from app.core.system.processes import own_tree, proportional_memory
 from deployments.execution.queued_request import QueuedRequest
 from deployments.replica.gpus import gpu_memory
 from deployments.replica.served_model import ServedModel

@@ -9,10 +9,10 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.cache.response_cache import make_cache
 from app.core.buffers import set_allocator
 from app.core.errors import InferError
-from app.core.installation import SERVER_PYTHON
-from app.core.latencies import unknown_families
-from app.core.main_thread import call_on_main
-from app.core.statistics import Statistics
+from app.core.installed.installation import SERVER_PYTHON
+from app.core.observability.latencies import unknown_families
+from app.core.observability.statistics import Statistics
+from app.core.system.main_thread import call_on_main
 from app.transport.event_loop_thread import LoopThread
 from app.transport.memory.shared_pool import allocate
 from backends.base import Backend, Model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from app.core.errors import unavailable
-from app.core.private_files import private_root
+from app.core.files.private_files import private_root
 from deployments.model_store.cache import Lease, NodeCache
 from deployments.model_store.fingerprint import version_digest
 from deployments.spec import MANAGER, ModelSpec
@@ -95,7 +95,9 @@ def _fetch_overrides(spec: ModelSpec) -> LocalCopy:
 
 
 def _fetch(cache: NodeCache, spec: ModelSpec) -> Lease:
-    from app.ray_adapter.handles import open_handle  # where the manager is in this process, there is no Ray
+    from app.ray_adapter.serve.handles import (
+        open_handle,  # where the manager is in this process, there is no Ray
+    )
 
     manager: Any = open_handle(MANAGER, spec.manager)
     try:

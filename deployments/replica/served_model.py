@@ -9,10 +9,10 @@ from types import MethodType
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.request_check import RequestChecker
-from app.core.durations import MANY
 from app.core.errors import FailureReason, InferError, invalid_arg
 from app.core.inference import Cancel, Sink
-from app.core.statistics import Statistics
+from app.core.observability.durations import MANY
+from app.core.observability.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, Timestamps, TracedCall
 from app.transport.memory.client_regions import read_inputs, write_outputs
 from backends.base import Backend, Model

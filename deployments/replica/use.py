@@ -5,8 +5,8 @@ import time
 import uuid
 from typing import Final
 
-from app.core.processes import own_tree, proportional_memory
 from app.core.residency import ReplicaUse
+from app.core.system.processes import own_tree, proportional_memory
 from deployments.replica.gpus import gpu_memory
 from deployments.replica.served_model import ServedModel
 

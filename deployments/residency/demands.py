@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, Failure, InferError
-from app.core.pauses import growing_pause
+from app.core.system.pauses import growing_pause
 
 MAX_DEMANDS: Final = 1024
 """Models that are asked for at the same time."""

@@ -14,10 +14,10 @@ from app.core.rollout.history import RolloutHistory
 from app.core.rollout.outcomes import OutcomeReport, Outcomes, StepOutcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from deployments.rollout import machine
 from deployments.rollout.changes import changed, started_from
-from deployments.rollout.intervals import Intervals
+from deployments.rollout.judging.intervals import Intervals
 from deployments.rollout.machine import Record
 from deployments.rollout.rollback import Rollbacks
 from deployments.rollout.rollouts import Begin, Replicas, Rollouts

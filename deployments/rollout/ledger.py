@@ -7,9 +7,9 @@ import msgspec
 from app.core.encoding import to_json
 from app.core.rollout.history import Evidence, ServedChange, ServedEvent
 from app.core.rollout.status import RolloutState, RolloutStatus
-from deployments.rollout.kept import Kept
 from deployments.rollout.machine import NEREID
-from deployments.rollout.state_files import StateFiles
+from deployments.rollout.storage.kept import Kept
+from deployments.rollout.storage.state_files import StateFiles
 from deployments.stored import Store
 
 MAX_EVENTS: Final = 200

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from app.core.installation import PROGRAM
+from app.core.installed.installation import PROGRAM
 from app.core.rollout.history import RejectedVersion
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.split import WHOLE
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
-from deployments.rollout.intervals import UNSEEN, Intervals
+from deployments.rollout.judging.intervals import UNSEEN, Intervals
 
 NEREID: Final = PROGRAM
 """Who changed a rollout when no person did."""

@@ -8,10 +8,10 @@ from app.core.encoding import to_json
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.status import Verdict
 from deployments.rollout import machine
-from deployments.rollout.intervals import UNSEEN
-from deployments.rollout.kept import Kept
+from deployments.rollout.judging.intervals import UNSEEN
 from deployments.rollout.machine import Record
-from deployments.rollout.state_files import StateFiles
+from deployments.rollout.storage.kept import Kept
+from deployments.rollout.storage.state_files import StateFiles
 from deployments.stored import Store
 
 MAX_BYTES: Final = 4096

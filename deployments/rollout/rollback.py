@@ -12,7 +12,7 @@ from app.core.identifiers import name_of
 from app.core.rollout.history import RejectedVersion, ServedEvent
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutEvent, RolloutState, RolloutStatus
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from deployments.rollout import machine
 from deployments.rollout.machine import MAX_HISTORY, MAX_REJECTED_WHY, NEREID, Record, rejecting
 from deployments.rollout.rollouts import Begin, Rollouts

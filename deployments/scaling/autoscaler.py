@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.ray_adapter.applications import ReplicaCounts, replica_counts, scale_deployment
 from app.ray_adapter.node import gpus_by_node
+from app.ray_adapter.serve.applications import ReplicaCounts, replica_counts, scale_deployment
 from app.routing.pool import ReplicaPool
 from app.routing.pools import Pools
 from app.routing.scale import Scale

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, Failure, FailureReason
-from app.core.statistics import MovingMean
+from app.core.observability.statistics import MovingMean
 from deployments.execution.queued_request import QueuedRequest
 
 SAFETY: Final = 0.75

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from app.core.errors import unavailable
 from app.core.failures import CANCELLED
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from app.core.tensors import SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.core.errors import invalid_arg, unsupported
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from backends.base import Model
 from deployments.scheduling.admission import Admission
 from deployments.scheduling.base import DirectScheduler, Scheduler

@@ -14,8 +14,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.encoding import to_msgpack
 from app.core.errors import unavailable
-from app.core.numpy_threads import follow_variable
 from app.core.observability.log import configure_logging
+from app.core.system.numpy_threads import follow_variable
 from app.ray_adapter.node import listen_host, node_id, replica_rank
 from app.ray_adapter.orphans import end_with_raylet
 from app.routing.handle_calls import HandleCalls

@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from app.core.encoding import to_msgpack
-from app.core.pauses import growing_pause
+from app.core.system.pauses import growing_pause
 from app.ray_adapter import store
-from app.ray_adapter.handles import connect, new_handle
+from app.ray_adapter.serve.handles import connect, new_handle
 from deployments.spec import MANAGER, ModelSpec
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from nereid.internals import load_internals
 def nereid() -> None:
     """Run tritonserver's command line, or another command."""
     load_internals()
-    from app.cli import main
+    from nereid.server.cli import main
 
     main()
 
@@ -16,7 +16,7 @@ def nereid() -> None:
 def tritonserver() -> None:
     """Run tritonserver's command line, for what starts a program of that name."""
     load_internals()
-    from app.cli import tritonserver
+    from nereid.server.cli import tritonserver
 
     tritonserver()
 
@@ -24,6 +24,6 @@ def tritonserver() -> None:
 def nereid_serve() -> None:
     """Run `serve run` with a drain at SIGTERM."""
     load_internals()
-    from app.serve_run import main
+    from nereid.server.serve_run import main
 
     main(sys.argv[1:])

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from app.tools.analyze import command
 from backends.registry.descriptions import descriptions
+from nereid_client.tools.analyze import command
 
 
 def main(argv: Sequence[str]) -> int:

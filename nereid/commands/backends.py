@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from app.commands.columns import columns
 from app.core.errors import InferError
 from backends.registry.loading import with_environments
 from deployments.environments.packaged import PackagedEnvironments, is_current
+from nereid.commands.columns import columns
 
 _ABOUT: Final = "Install, list and remove backends that run in an environment of their own."
 

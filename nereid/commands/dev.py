@@ -15,15 +15,15 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Final
 
 from app.settings.command_line import collect, spelling, split
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.ports import check_ports
 from app.settings.settings import ServerSettings
 from deployments.environments.progress import work
 
 if TYPE_CHECKING:
-    from app.engine.engine import Engine
-    from app.engine.watch import Change
+    from nereid.engine.engine import Engine
+    from nereid.engine.watch import Change
 
 _ABOUT: Final = "Serve models in one process, and load them again when their files are saved."
 _EXAMPLE: Final = """example: nereid dev /path/to/models --http-port=9000
@@ -83,12 +83,12 @@ def settings_of(argv: Sequence[str]) -> ServerSettings:
 
 def serve(settings: ServerSettings, stop: threading.Event) -> int:
     """Serve until `stop` is set; return the exit status."""
-    from app.console import messages
+    from app.core.files.private_files import require_home
     from app.core.observability.log import configure_logging
-    from app.core.private_files import require_home
-    from app.engine.engine import Engine
-    from app.engine.fronts import Fronts
-    from app.engine.watch import Watch
+    from nereid.console import messages
+    from nereid.engine.engine import Engine
+    from nereid.engine.fronts import Fronts
+    from nereid.engine.watch import Watch
 
     started = time.monotonic()
     require_home()

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from app.commands.servers import chosen_server
+from nereid.commands.servers import chosen_server
 from nereid.internals import ROOT
 
 _ABOUT: Final = "Print the variables with which Ray's commands reach the cluster of a running server."

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from app.tools.migrate import bentoml, eas, kserve, mlserver, seldon, tfserving, torchserve, verify
-from app.tools.migrate.plan import Found, MigratedModel, MigrationError, Refused, planned, printable
-from app.tools.migrate.writing import Written, write
+from nereid.migrate import bentoml, eas, kserve, mlserver, seldon, tfserving, torchserve, verify
+from nereid.migrate.plan import Found, MigratedModel, MigrationError, Refused, planned, printable
+from nereid.migrate.writing import Written, write
 
 _ABOUT: Final = (
     "Make a model repository of the models of TensorFlow Serving, TorchServe, MLServer, KServe, Seldon, "

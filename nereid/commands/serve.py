@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from app.commands.new.command import add_inputs
-from app.commands.new.starts import from_source, name_for
-from app.core.private_files import private_directory, private_root
-from app.tools.migrate.plan import Item, MigratedModel, MigrationError, printable
-from app.tools.migrate.writing import write
+from app.core.files.private_files import private_directory, private_root
 from deployments.model_store.layout import models_in
+from nereid.commands.new.command import add_inputs
+from nereid.commands.new.starts import from_source, name_for
+from nereid.migrate.plan import Item, MigratedModel, MigrationError, printable
+from nereid.migrate.writing import write
 
 _ABOUT: Final = """Serve a file or folder as it stands: what 'nereid new' makes a model of, a model's
 directory, or a repository. The server's flags may follow. The model's directory is temporary, with links to

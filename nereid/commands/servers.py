@@ -12,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from app.console.server_record import ServerRecord, places, running_servers
+from nereid.console.server_record import ServerRecord, places, running_servers
 
 TOKEN_VARIABLE: Final = "NEREID_TOKEN"
 

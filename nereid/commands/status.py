@@ -11,11 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from app.commands.columns import columns
-from app.commands.servers import Api, Unanswered, add_token, api_of, find_server, server_parser
-from app.commands.traffic import Counted, Traffic, Version, between, read
-from app.console.server_record import ServerRecord
-from app.core.processes import arguments, descendants
+from app.core.system.processes import arguments, descendants
+from nereid.commands.columns import columns
+from nereid.commands.servers import Api, Unanswered, add_token, api_of, find_server, server_parser
+from nereid.commands.traffic import Counted, Traffic, Version, between, read
+from nereid.console.server_record import ServerRecord
 
 _ABOUT: Final = """Print addresses, models and processes of a running server of this user; of each model the
 requests of the last second, those that wait, and the 99th percentile of their durations, as the buckets of

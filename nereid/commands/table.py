@@ -27,24 +27,34 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
-    "analyze": Command("app.commands.analyze", "Search the configuration that does most within an SLO."),
-    "backends": Command("app.commands.backends", "Install backends that run in an environment of their own."),
-    "batch": Command("app.commands.batch", "Put the rows of files through a model, without a server."),
-    "check": Command("app.commands.check", "Check the models of a repository without serving them."),
+    "analyze": Command("nereid.commands.analyze", "Search the configuration that does most within an SLO."),
+    "backends": Command(
+        "nereid.commands.backends", "Install backends that run in an environment of their own."
+    ),
+    "batch": Command("nereid.offline.command", "Put the rows of files through a model, without a server."),
+    "check": Command(
+        "nereid.commands.check.command", "Check the models of a repository without serving them."
+    ),
     "dev": Command(
-        "app.commands.dev", "Serve models in one process, and load them again when files are saved."
+        "nereid.commands.dev", "Serve models in one process, and load them again when files are saved."
     ),
-    "env": Command("app.commands.env", "Print the variables with which Ray's commands reach a server."),
-    "files": Command("app.commands.files", "Write files to deploy and watch a server with, or its pages."),
-    "migrate": Command("app.commands.migrate", "Make a repository of the models of another server."),
-    "new": Command("app.commands.new.command", "Make a model's directory from a file, a folder or nothing."),
-    "perf": Command("app.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."),
+    "env": Command("nereid.commands.env", "Print the variables with which Ray's commands reach a server."),
+    "files": Command("nereid.commands.files", "Write files to deploy and watch a server with, or its pages."),
+    "migrate": Command("nereid.commands.migrate", "Make a repository of the models of another server."),
+    "new": Command(
+        "nereid.commands.new.command", "Make a model's directory from a file, a folder or nothing."
+    ),
+    "perf": Command(
+        "nereid_client.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."
+    ),
     "rollback": Command(
-        "app.commands.rollout.rollback", "Go back at once to the version of a model that served before."
+        "nereid.commands.rollout.rollback", "Go back at once to the version of a model that served before."
     ),
-    "rollout": Command("app.commands.rollout.command", "Show, change and compare rollouts of new versions."),
-    "serve": Command("app.commands.serve", "Serve a file, a folder or a model as it stands.", serves=True),
-    "status": Command("app.commands.status", "Print addresses, models and processes of a server."),
-    "token": Command("app.commands.token", "Make, list and revoke tokens of clients."),
+    "rollout": Command(
+        "nereid.commands.rollout.command", "Show, change and compare rollouts of new versions."
+    ),
+    "serve": Command("nereid.commands.serve", "Serve a file, a folder or a model as it stands.", serves=True),
+    "status": Command("nereid.commands.status", "Print addresses, models and processes of a server."),
+    "token": Command("nereid.commands.token", "Make, list and revoke tokens of clients."),
 }
 """The commands by name."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from app.access.token_file import change_tokens, read_tokens
 from app.access.tokens import SCOPES, append, make_token, new_secret, without
-from app.commands.columns import columns
+from nereid.commands.columns import columns
 
 _FILE: Final = "tokens.jsonl"
 _ABOUT: Final = "Make, list and revoke tokens of clients, for a server with --auth-tokens-file=FILE."

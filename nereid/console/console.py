@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from app.console import messages
-from app.console.server_record import ServerRecord, birth_of, write_record
-from app.console.systemd import notify_ready, notify_starting
-from app.core.installation import server_version
+from app.core.installed.installation import server_version
 from app.native.choice import described
 from app.ray_adapter.cluster_environment import cluster_addresses, cluster_environment
 from app.ray_adapter.worker_output import divert_ray_output, open_ray_log
 from app.routing.table import RoutingTable
 from app.settings.settings import ServerSettings
+from nereid.console import messages
+from nereid.console.server_record import ServerRecord, birth_of, write_record
+from nereid.console.systemd import notify_ready, notify_starting
 
 _PATIENCE_S: Final = 5.0
 """Time between two signs of life while Ray starts."""

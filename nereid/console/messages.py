@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Final
 
-from app.console.first_request import first_request
-from app.core.installation import server_version
+from app.core.installed.installation import server_version
 from app.native.choice import described
 from app.routing.table import DEPENDENCY, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
+from nereid.console.first_request import first_request
 
 _ANY: Final = ("0.0.0.0", "::")
 _SHOWN: Final = 20

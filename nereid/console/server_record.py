@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from app.core.encoding import to_json
-from app.core.private_files import private_directory, private_root
-from app.core.processes import process
+from app.core.files.private_files import private_directory, private_root
+from app.core.system.processes import process
 from app.core.whole_files import write_whole
 
 _FOLDER: Final = "servers"

@@ -27,8 +27,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import invalid_arg
+from app.core.files.private_files import private_root
 from app.core.inference import Cancel, Sink
-from app.core.private_files import private_root
 from app.core.tensors import (
     InferRequest,
     InferResponse,
@@ -36,12 +36,6 @@ from app.core.tensors import (
     RequestedOutput,
     SequenceId,
 )
-from app.engine.arrays import Arrays, arrays, only, settle, tensor_of
-from app.engine.calls import LocalCalls
-from app.engine.local_replica import LocalApplications
-from app.engine.local_routing import LocalPools
-from app.engine.repository import LocalRepository
-from app.engine.sent import Received, SentRequest, Waiting
 from app.ingress.assembly import make_router, make_service
 from app.routing.manager_client import ManagerClient
 from app.routing.table import RoutingTable, VersionEntry
@@ -51,6 +45,12 @@ from app.settings.settings import ServerSettings
 from app.transport.event_loop_thread import LoopThread, freeze_heap
 from backends.python.api import server_api
 from deployments.bls.service import Connection
+from nereid.engine.arrays import Arrays, arrays, only, settle, tensor_of
+from nereid.engine.calls import LocalCalls
+from nereid.engine.local_replica import LocalApplications
+from nereid.engine.local_routing import LocalPools
+from nereid.engine.repository import LocalRepository
+from nereid.engine.sent import Received, SentRequest, Waiting
 
 logger = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from app.core.statistics import CustomFamily
+from app.core.observability.statistics import CustomFamily
 from app.ingress.assembly import Serving
 from app.settings.settings import ServerSettings
 from backends.python.api import metrics
 
 if TYPE_CHECKING:
-    from app.engine.engine import Engine
+    from nereid.engine.engine import Engine
 
 
 class Fronts:

@@ -10,7 +10,7 @@ from app.core.errors import ErrorCode, Failure, InferError, unavailable
 from app.core.failures import CANCELLED, EXPIRED
 from app.core.inference import Cancel, InFlight, Sink
 from app.core.tensors import InferRequest, InferResponse, failed
-from app.ray_adapter.replicas import ReplicaAddress
+from app.ray_adapter.serve.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
 from app.transport.channel.cancellation import AWAITED_S, cancelled_sink
 from app.transport.channel.client import Channel

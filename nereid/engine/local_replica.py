@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from app.core.statistics import CustomFamily
-from app.engine.local_channel import HERE, LocalChannel
+from app.core.observability.statistics import CustomFamily
 from app.transport.event_loop_thread import LoopThread
 from backends.python.api import metrics
 from deployments.replica.control import ReplicaHandler
@@ -18,6 +17,7 @@ from deployments.replica.readiness import ReadinessWatch
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.dynamic.serve_batch import without_serve
 from deployments.spec import UPDATE, Description, ModelSpec
+from nereid.engine.local_channel import HERE, LocalChannel
 
 _STOP_S: Final = 5.0
 """Time for each instance to end."""

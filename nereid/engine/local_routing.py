@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 from app.core.rollout.split import Split
 from app.dispatch.router import Router
-from app.engine.local_channel import HERE, LocalPool
-from app.engine.local_replica import LocalReplica
 from app.routing.pool import ReplicaPool
 from app.routing.pools import Pools
 from app.routing.table import VersionEntry
 from app.transport.settings import TransportSettings
 from deployments.manager.routing_publisher import RoutingPublisher
+from nereid.engine.local_channel import HERE, LocalPool
+from nereid.engine.local_replica import LocalReplica
 
 
 class LocalPools(Pools):

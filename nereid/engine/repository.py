@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from app.core.errors import InferError, unsupported
-from app.core.private_files import private_root
+from app.core.files.private_files import private_root
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.dispatch.router import Router
-from app.engine.local_replica import LocalApplications
-from app.engine.local_routing import LocalPublisher
 from app.ingress.tracing.observer import Observer
 from app.routing.table import ModelState
 from app.settings.settings import ServerSettings
@@ -31,6 +29,8 @@ from deployments.rollout.ledger import Ledger
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
 from deployments.rollout.selection import Choice, Offer
+from nereid.engine.local_replica import LocalApplications
+from nereid.engine.local_routing import LocalPublisher
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from app.engine.engine import Engine
-from app.engine.repository import Applied
 from deployments.model_store.fingerprint import files_of as files_below
+from nereid.engine.engine import Engine
+from nereid.engine.repository import Applied
 
 POLL_S: Final = 0.25
 """Time between looks at the files; a change is applied when it was found twice as it is."""

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from nereid.internals import is_replaced
 
 if not is_replaced(__name__):
-    from app.core.installation import server_version
-    from app.inprocess.errors import (
+    from app.core.installed.installation import server_version
+    from nereid.inprocess.errors import (
         AlreadyExistsError,
         CancelledError,
         InternalError,
@@ -24,14 +24,14 @@ if not is_replaced(__name__):
         UnknownError,
         UnsupportedError,
     )
-    from app.inprocess.fronts import KServeGrpc, KServeHttp, Metrics
-    from app.inprocess.inference import (
+    from nereid.inprocess.fronts import KServeGrpc, KServeHttp, Metrics
+    from nereid.inprocess.inference import (
         AsyncResponseIterator,
         InferenceRequest,
         InferenceResponse,
         ResponseIterator,
     )
-    from app.inprocess.kinds import (
+    from nereid.inprocess.kinds import (
         DataType,
         DLDeviceType,
         InstanceGroupKind,
@@ -46,11 +46,11 @@ if not is_replaced(__name__):
         RateLimitMode,
         RequestFlag,
     )
-    from app.inprocess.metrics import Metric, MetricFamily
-    from app.inprocess.model import Model
-    from app.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterResource
-    from app.inprocess.server import ModelDictionary, Server
-    from app.inprocess.tensors import MemoryBuffer, Tensor
+    from nereid.inprocess.metrics import Metric, MetricFamily
+    from nereid.inprocess.model import Model
+    from nereid.inprocess.options import ModelLoadDeviceLimit, Options, RateLimiterResource
+    from nereid.inprocess.server import ModelDictionary, Server
+    from nereid.inprocess.tensors import MemoryBuffer, Tensor
 
     # Where programs written for older releases of Triton look for these, as attributes.
     _api = SimpleNamespace(

@@ -3,7 +3,7 @@
 from typing import Final
 
 from app.core.errors import ErrorCode, Failure, InferError
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from backends.python.api.errors import TritonModelException
 
 

@@ -8,12 +8,12 @@ import msgspec
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from app.engine.fronts import Fronts
-from app.inprocess.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, triton_errors
-from app.inprocess.server import Server
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.ports import check_ports
+from nereid.engine.fronts import Fronts
+from nereid.inprocess.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError, triton_errors
+from nereid.inprocess.server import Server
 
 _GRACE_S: Final = 1.0
 _Port = A[int, Field(ge=0, le=65535)]

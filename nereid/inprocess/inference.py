@@ -11,11 +11,11 @@ from app.core.errors import ErrorCode, Failure
 from app.core.inference import Cancel, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.core.tensors import Tensor as WireTensor
-from app.engine.engine import Engine
-from app.engine.sent import MAX_WAITING
-from app.inprocess.errors import InvalidArgumentError, TritonError, error_of, triton_errors
-from app.inprocess.kinds import RequestFlag
-from app.inprocess.tensors import Device, Tensor
+from nereid.engine.engine import Engine
+from nereid.engine.sent import MAX_WAITING
+from nereid.inprocess.errors import InvalidArgumentError, TritonError, error_of, triton_errors
+from nereid.inprocess.kinds import RequestFlag
+from nereid.inprocess.tensors import Device, Tensor
 
 _START: Final = int(RequestFlag.SEQUENCE_START)
 _END: Final = int(RequestFlag.SEQUENCE_END)

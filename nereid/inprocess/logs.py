@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from app.core.errors import encodable
 from app.core.observability.log import receive_records
-from app.inprocess.kinds import LogLevel
+from nereid.inprocess.kinds import LogLevel
 
 LogCallback = Callable[[LogLevel, str, int, int, str], None]
 """Receives level, file, line, microseconds of the epoch and message of a record, on the thread that logs."""

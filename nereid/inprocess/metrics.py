@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from app.inprocess.errors import triton_errors
-from app.inprocess.kinds import MetricKind
 from backends.python.api import metrics
+from nereid.inprocess.errors import triton_errors
+from nereid.inprocess.kinds import MetricKind
 
 
 class MetricFamily:

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 
 from app.core.config.json import config_to_json
-from app.engine.engine import Engine
-from app.inprocess.errors import InvalidArgumentError, triton_errors
-from app.inprocess.inference import AsyncResponseIterator, InferenceRequest, ResponseIterator
-from app.inprocess.kinds import ModelBatchFlag, ModelTxnPropertyFlag
 from app.protocol.http.messages import encode_model_metadata, encode_statistics
+from nereid.engine.engine import Engine
+from nereid.inprocess.errors import InvalidArgumentError, triton_errors
+from nereid.inprocess.inference import AsyncResponseIterator, InferenceRequest, ResponseIterator
+from nereid.inprocess.kinds import ModelBatchFlag, ModelTxnPropertyFlag
 
 
 class Model:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, cast
 
-from app.inprocess.errors import InternalError, InvalidArgumentError
-from app.inprocess.kinds import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
-from app.inprocess.logs import LogCallback
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
+from nereid.inprocess.errors import InternalError, InvalidArgumentError
+from nereid.inprocess.kinds import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
+from nereid.inprocess.logs import LogCallback
 
 _CHECKED: Final = (str, int, float, bool)
 """Types of options that Triton's binding checks when the server starts."""

@@ -7,22 +7,22 @@ from typing import Any
 import msgspec
 
 from app.core.observability.log import configure_logging
-from app.engine.engine import Engine
-from app.engine.fronts import process_metrics
 from app.ingress.metrics.machine import Machine
 from app.ingress.metrics.page import render
-from app.inprocess.errors import (
+from app.protocol.http.messages import encode_server_metadata
+from nereid.engine.engine import Engine
+from nereid.engine.fronts import process_metrics
+from nereid.inprocess.errors import (
     InternalError,
     InvalidArgumentError,
     UnavailableError,
     UnsupportedError,
     triton_errors,
 )
-from app.inprocess.kinds import MetricFormat, ModelControlMode
-from app.inprocess.logs import send_records
-from app.inprocess.model import Model
-from app.inprocess.options import Options
-from app.protocol.http.messages import encode_server_metadata
+from nereid.inprocess.kinds import MetricFormat, ModelControlMode
+from nereid.inprocess.logs import send_records
+from nereid.inprocess.model import Model
+from nereid.inprocess.options import Options
 
 
 class ModelDictionary(dict[tuple[str, int], Model]):

@@ -9,10 +9,10 @@ import numpy.typing as npt
 from app.core.datatypes import unpack_bytes
 from app.core.tensors import Buffer
 from app.core.tensors import Tensor as WireTensor
-from app.inprocess.errors import InvalidArgumentError, UnsupportedError, triton_errors
-from app.inprocess.kinds import DataType, DLDeviceType, MemoryType
 from backends.python.api.tensor import Tensor as ModelTensor
 from backends.python.api.tensor import received_tensor
+from nereid.inprocess.errors import InvalidArgumentError, UnsupportedError, triton_errors
+from nereid.inprocess.kinds import DataType, DLDeviceType, MemoryType
 
 Array = npt.NDArray[Any]
 Device = str | MemoryType | tuple[MemoryType | DLDeviceType, int]

@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.tools.migrate.documents import MAX_TEXT, parse_yaml, typed
-from app.tools.migrate.formats import onnx, saved_model, torchscript
-from app.tools.migrate.mlserver import OUTPUTS, python_model
-from app.tools.migrate.plan import (
+from nereid.migrate.documents import MAX_TEXT, parse_yaml, typed
+from nereid.migrate.formats import onnx, saved_model, torchscript
+from nereid.migrate.mlserver import OUTPUTS, python_model
+from nereid.migrate.plan import (
     Found,
     MigratedModel,
     MigrationError,

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
-from app.tools.migrate.plan import MigrationError, read_bounded
+from nereid.migrate.plan import MigrationError, read_bounded
 
 MAX_TEXT: Final = 4 << 20
 _MAX_DEPTH: Final = 64

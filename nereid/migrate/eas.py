@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.tools.migrate.documents import MAX_TEXT, parse_json, typed
-from app.tools.migrate.formats import place_of, saved_model, torchscript, triton_models
-from app.tools.migrate.plan import (
+from nereid.migrate.documents import MAX_TEXT, parse_json, typed
+from nereid.migrate.formats import place_of, saved_model, torchscript, triton_models
+from nereid.migrate.plan import (
     Found,
     MigratedModel,
     MigrationError,
@@ -20,7 +20,7 @@ from app.tools.migrate.plan import (
     noted,
     read_bounded,
 )
-from app.tools.migrate.tfserving import Batching
+from nereid.migrate.tfserving import Batching
 
 _CARRIED: Final = frozenset(
     {"name", "model_path", "model_entry", "processor", "processor_params", "metadata"}

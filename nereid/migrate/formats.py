@@ -8,9 +8,9 @@ from typing import Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.tools.migrate import mlserver, tfserving, torchserve
-from app.tools.migrate.documents import MAX_TEXT
-from app.tools.migrate.plan import (
+from nereid.migrate import mlserver, tfserving, torchserve
+from nereid.migrate.documents import MAX_TEXT
+from nereid.migrate.plan import (
     CONFIG,
     Found,
     Item,

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from app.tools.migrate.documents import name_of, resources, typed
-from app.tools.migrate.formats import FORMATS, place_of, read
-from app.tools.migrate.plan import Found, MigrationError, attempt, model_name, noted
+from nereid.migrate.documents import name_of, resources, typed
+from nereid.migrate.formats import FORMATS, place_of, read
+from nereid.migrate.plan import Found, MigrationError, attempt, model_name, noted
 
 
 class _Metadata(msgspec.Struct):

@@ -9,8 +9,8 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.datatypes import DATATYPES
-from app.tools.migrate.documents import MAX_TEXT, parse_json, typed
-from app.tools.migrate.plan import (
+from nereid.migrate.documents import MAX_TEXT, parse_json, typed
+from nereid.migrate.plan import (
     Found,
     Item,
     MigratedModel,

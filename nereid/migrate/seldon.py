@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from app.tools.migrate import mlserver
-from app.tools.migrate.documents import name_of, resources, typed
-from app.tools.migrate.formats import (
+from nereid.migrate import mlserver
+from nereid.migrate.documents import name_of, resources, typed
+from nereid.migrate.formats import (
     RUNTIMES,
     is_triton_model,
     onnx,
@@ -19,7 +19,7 @@ from app.tools.migrate.formats import (
     triton_model,
     triton_models,
 )
-from app.tools.migrate.plan import (
+from nereid.migrate.plan import (
     Found,
     MigratedModel,
     MigrationError,
@@ -28,7 +28,7 @@ from app.tools.migrate.plan import (
     model_name,
     noted,
 )
-from app.tools.migrate.tfserving import versions_of
+from nereid.migrate.tfserving import versions_of
 
 _DEPLOYMENT: Final = "SeldonDeployment"
 _IMPLEMENTATIONS: Final = {

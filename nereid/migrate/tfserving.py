@@ -13,8 +13,8 @@ from app.core.datatypes import DATATYPES as V2_TYPES
 from app.protocol.message_pool import MessagePool
 from app.protocol.tfserving.messages import DATATYPES, message_class
 from app.protocol.tfserving.signature import DEFAULT, LABELS
-from app.tools.migrate.documents import MAX_TEXT
-from app.tools.migrate.plan import (
+from nereid.migrate.documents import MAX_TEXT
+from nereid.migrate.plan import (
     Found,
     Item,
     MigratedModel,

@@ -11,8 +11,8 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.protocol.torchserve import ANSWER, ANSWER_TYPE, NAMES, PARTS, TYPES
-from app.tools.migrate.documents import MAX_TEXT, parse_json, parse_yaml, typed
-from app.tools.migrate.plan import (
+from nereid.migrate.documents import MAX_TEXT, parse_json, parse_yaml, typed
+from nereid.migrate.plan import (
     MAX_FILES,
     Found,
     Item,

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from app.tools.migrate.plan import MigrationError
+from nereid.migrate.plan import MigrationError
 
 RELATIVE: Final = 1e-4
 ABSOLUTE: Final = 1e-6

@@ -10,7 +10,7 @@ from typing import IO, NamedTuple
 
 from google.protobuf import text_format
 
-from app.tools.migrate.plan import (
+from nereid.migrate.plan import (
     CONFIG,
     Item,
     MigratedModel,

@@ -27,12 +27,12 @@ class Answers:
 
     def __init__(self, job: Mapping[str, Any]) -> None:
         load_internals()
-        from app.offline.execution import Job, Model
+        from nereid.offline.execution import Job, Model
 
         self._model = Model(Job(**job))
 
     def __call__(self, table: "pa.Table") -> "pa.Table":
-        from app.offline.blocks import POSITION, Rows
+        from nereid.offline.blocks import POSITION, Rows
 
         if POSITION not in table.column_names:
             import pyarrow as pa
@@ -50,10 +50,10 @@ class Parts:
     def __init__(self, job: Mapping[str, Any], source: str, kind: str, output: str) -> None:
         load_internals()
         from app.core.errors import InferError
-        from app.offline.blocks import InputError, open_source
-        from app.offline.execution import Job
-        from app.offline.output import Output
-        from app.offline.run import Worker
+        from nereid.offline.blocks import InputError, open_source
+        from nereid.offline.execution import Job
+        from nereid.offline.output import Output
+        from nereid.offline.run import Worker
 
         self._fault = ""
         try:
@@ -64,8 +64,8 @@ class Parts:
             self._fault = str(error)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        from app.offline.blocks import Block, InputError
-        from app.offline.execution import RowError
+        from nereid.offline.blocks import Block, InputError
+        from nereid.offline.execution import RowError
 
         number, kind, paths, *rest = row["block"]
         answer = {"number": int(number), "rows": 0, "failed": 0, "fault": self._fault, "row_fault": ""}
@@ -155,7 +155,7 @@ def write_parts(
     """Write parts of the output of `nereid batch` in actors, which do again what a lost one had begun.
 
     Args:
-        job: fields of `app.offline.execution.Job`.
+        job: fields of `nereid.offline.execution.Job`.
         places: the input, its format, the output.
         blocks: of the input.
         actors: how many.
@@ -218,8 +218,8 @@ def _reason(error: Exception) -> str:
 
 def told(answer: Mapping[str, Any]) -> dict[str, int]:
     """Return what an actor has done of a block; raise what it could not do."""
-    from app.offline.blocks import InputError
-    from app.offline.execution import RowError
+    from nereid.offline.blocks import InputError
+    from nereid.offline.execution import RowError
 
     if answer["fault"]:
         raise InputError(answer["fault"])

@@ -14,7 +14,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.offline.arrow import texts
+from nereid.offline.arrow import texts
 
 POSITION: Final = "row"
 """The column that says where a row came from: file and row, file and byte, or the file itself."""

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from app.core.datatypes import DATATYPES
-from app.offline.arrow import numbers, texts
-from app.offline.blocks import AS_JSON, InputError
+from nereid.offline.arrow import numbers, texts
+from nereid.offline.blocks import AS_JSON, InputError
 
 Array = npt.NDArray[Any]
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 from app.core.errors import InferError
-from app.core.installation import install_command
-from app.settings.errors import SettingsError
-from app.tools.progress import Shown
+from app.core.installed.installation import install_command
+from app.settings.flag.errors import SettingsError
+from nereid_client.tools.progress import Shown
 
 if TYPE_CHECKING:  # they need pyarrow
-    from app.offline.blocks import Block, Source
-    from app.offline.execution import Job
-    from app.offline.output import Output
+    from nereid.offline.blocks import Block, Source
+    from nereid.offline.execution import Job
+    from nereid.offline.output import Output
 
 _ABOUT: Final = "Put the rows of Parquet, JSON lines or other files through a model, without a server."
 _EXAMPLE: Final = """example:
@@ -37,9 +37,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status."""
     arguments = _parser().parse_args(argv)
     try:
-        from app.offline.blocks import InputError
-        from app.offline.execution import RowError
         from nereid.offline import ActorsError
+        from nereid.offline.blocks import InputError
+        from nereid.offline.execution import RowError
     except ImportError:
         print(f"nereid batch needs pyarrow: {install_command('batch')}", file=sys.stderr)
         return 2
@@ -112,9 +112,9 @@ def _size(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
-    from app.offline.blocks import InputError, blocks, open_source
-    from app.offline.output import Output
-    from app.offline.run import kept
+    from nereid.offline.blocks import InputError, blocks, open_source
+    from nereid.offline.output import Output
+    from nereid.offline.run import kept
 
     if arguments.block_rows < 1 or min(arguments.batch_size, arguments.actors, arguments.classes) < 0:
         raise InputError("--block-rows, --batch-size, --actors and --classes are positive numbers")
@@ -163,7 +163,7 @@ def _run_parts(
 
 
 def _job(arguments: argparse.Namespace) -> "Job":
-    from app.offline.execution import Job
+    from nereid.offline.execution import Job
 
     return Job(
         tuple(each if "://" in each else str(Path(each).absolute()) for each in arguments.repository),
@@ -187,14 +187,14 @@ def _work(
         places = source.url, source.format, output.url
         yield from write_parts(job._asdict(), places, left, arguments.actors, arguments.gpus)
         return
-    from app.offline.run import here
+    from nereid.offline.run import here
 
     for done in here(job, source, output, left):
         yield done._asdict()
 
 
 def _columns(pairs: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    from app.offline.blocks import InputError
+    from nereid.offline.blocks import InputError
 
     found = {name: tuple(columns.split(",")) for name, _, columns in (pair.partition("=") for pair in pairs)}
     if not all(name and all(columns) for name, columns in found.items()):

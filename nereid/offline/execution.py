@@ -14,13 +14,13 @@ from app.core import hints
 from app.core.datatypes import BY_CONFIG_NAME
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
-from app.engine.arrays import tensor_of
-from app.engine.engine import Engine
-from app.offline.arrow import texts
-from app.offline.blocks import POSITION, InputError, Rows
-from app.offline.columns import Array, Wanted, output_column, row_values
 from app.protocol.classification import classify
 from app.settings.load import from_args
+from nereid.engine.arrays import tensor_of
+from nereid.engine.engine import Engine
+from nereid.offline.arrow import texts
+from nereid.offline.blocks import POSITION, InputError, Rows
+from nereid.offline.columns import Array, Wanted, output_column, row_values
 
 ERROR: Final = "error"
 """The column that says why a row has no outputs."""

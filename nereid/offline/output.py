@@ -9,7 +9,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.offline.blocks import Block, InputError
+from nereid.offline.blocks import Block, InputError
 
 _JOB: Final = "_job.json"
 _MANIFEST: Final = "_manifest.json"

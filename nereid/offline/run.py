@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from app.offline.blocks import Block, Rows, Source, read
-from app.offline.execution import ERROR, Job, Model
-from app.offline.output import Output
+from nereid.offline.blocks import Block, Rows, Source, read
+from nereid.offline.execution import ERROR, Job, Model
+from nereid.offline.output import Output
 
 
 class Done(NamedTuple):

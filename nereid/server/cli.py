@@ -1,4 +1,4 @@
-"""The commands `nereid`, which has those of `app/commands` too, and `tritonserver`: their command lines."""
+"""The command lines of `nereid`, which has the commands of `nereid/commands` too, and of `tritonserver`."""
 
 import os
 import sys
@@ -9,14 +9,14 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
 
-from app.commands import COMMANDS, Command
-from app.core.installation import server_version
+from app.core.installed.installation import server_version
 from app.settings.command_line import collect, spelling, split, typed
-from app.settings.errors import SettingsError
-from app.settings.flags import Setting, by_heading
+from app.settings.flag.errors import SettingsError
+from app.settings.flag.flags import Setting, by_heading
 from app.settings.ignored import IGNORED
 from app.settings.load import from_args
 from app.settings.settings import SETTINGS, ServerSettings
+from nereid.commands.table import COMMANDS, Command
 
 HINT: Final = "Usage: nereid --model-repository=DIRECTORY [--FLAG=VALUE ...]\nAll flags: nereid --help"
 
@@ -176,8 +176,8 @@ def tritonserver(argv: Sequence[str] | None = None) -> None:
 def _serve(settings: ServerSettings) -> None:
     for warning in settings.warnings:
         print(warning, file=sys.stderr)
-    from app.launcher import run
     from app.ray_adapter.cluster import ClusterError
+    from nereid.server.launcher import run
 
     try:
         sys.exit(run(settings))

@@ -6,13 +6,13 @@ import time
 from functools import partial
 from types import FrameType
 
-from app.console.console import Console
-from app.console.systemd import notify
 from app.ray_adapter.cluster import join_or_start
 from app.ray_adapter.supervision import Supervisor
 from app.settings.ports import check_ports
 from app.settings.settings import SETTINGS, ServerSettings
 from nereid import workers
+from nereid.console.console import Console
+from nereid.console.systemd import notify
 from nereid.controller import CALLBACK
 
 _POLL_S = 0.2
@@ -36,8 +36,8 @@ def run(settings: ServerSettings) -> int:
         owned = _join_or_start(settings)
     from ray import serve
 
-    from app.main import APPLICATION, compose, is_ours, new_key, remove_files
-    from app.ray_adapter.applications import ask_often
+    from app.ray_adapter.serve.applications import ask_often
+    from nereid.server.main import APPLICATION, compose, is_ours, new_key, remove_files
 
     ask_often()
     key = new_key()
@@ -68,7 +68,7 @@ def _join_or_start(settings: ServerSettings) -> bool:
         include_dashboard=settings.cluster.allow_dashboard,
         controller=CALLBACK,
         workers=workers.__name__ if settings.cluster.fork_workers else "",
-        meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "app.main"),
+        meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "nereid.server.main"),
     )
 
 
@@ -100,7 +100,7 @@ def _stop_on_signal(supervisor: Supervisor) -> StopSignal:
 
 def _loaded(stop: threading.Event, console: Console) -> bool:
     """Wait for the models of the start; return whether the server goes on, see `Console.ended`."""
-    from app.main import routing_table
+    from nereid.server.main import routing_table
 
     while not stop.is_set():
         table = routing_table()

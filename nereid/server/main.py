@@ -8,10 +8,10 @@ from typing import Any
 from ray import serve
 from ray.serve.deployment import Application
 
-from app.core.installation import PROGRAM
+from app.core.installed.installation import PROGRAM
 from app.ingress.client_memory.region_files import region_directory
-from app.ray_adapter.handles import connect
 from app.ray_adapter.node import NODE_ADDRESS
+from app.ray_adapter.serve.handles import connect
 from app.routing.table import RoutingTable
 from app.routing.table_bytes import decode_table
 from app.settings.load import from_args

@@ -13,15 +13,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
-from app.console.console import Console
-from app.console.systemd import notify
 from app.ray_adapter.cluster import ClusterError, join_or_start, run_serve_cli
 from app.ray_adapter.supervision import Supervisor
-from app.settings.check_config import check
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.settings import GeneralSettings
 from nereid import workers
+from nereid.console.console import Console
+from nereid.console.systemd import notify
 from nereid.controller import CALLBACK
+from nereid.server.check_config import check
 
 _HELP = """Usage: nereid-serve [OPTIONS] CONFIGURATION, for example: nereid-serve serve_config.yaml
 
@@ -86,11 +86,11 @@ def main(argv: Sequence[str]) -> None:
                 include_dashboard=any(settings.cluster.allow_dashboard for settings in servers),
                 controller=CALLBACK,
                 workers=workers.__name__ if forks else "",
-                meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "app.main"),
+                meanwhile=("fastapi", "app.ray_adapter.local.lean_serve", "nereid.server.main"),
             )
     except (ClusterError, SettingsError) as error:
         sys.exit(str(error))
-    from app.main import APPLICATION
+    from nereid.server.main import APPLICATION
 
     exit_timeouts = [settings.server.exit_timeout_s for settings in servers]
     supervisor = Supervisor(owned, APPLICATION, max(exit_timeouts, default=_EXIT_TIMEOUT_S))
@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _announce(console: Console, supervisor: Supervisor, failed: threading.Event) -> None:
     """Print the banner when the models of the start are loaded; stop the program when it is not to go on."""
-    from app.main import routing_table
+    from nereid.server.main import routing_table
 
     while True:
         console.loading()
@@ -123,7 +123,7 @@ def _announce(console: Console, supervisor: Supervisor, failed: threading.Event)
 
 
 def _serve(argv: Sequence[str], supervisor: Supervisor, verbose: bool) -> None:
-    from app.main import is_ours
+    from nereid.server.main import is_ours
 
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)

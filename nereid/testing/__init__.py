@@ -10,7 +10,7 @@ def test_doubles():
 from nereid.internals import is_replaced
 
 if not is_replaced(__name__):
-    from app.testing.models import LoadedModel, Response, load_model
     from nereid.errors import InferError
+    from nereid.testing.models import LoadedModel, Response, load_model
 
 __all__ = ["InferError", "LoadedModel", "Response", "load_model"]

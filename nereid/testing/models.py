@@ -13,15 +13,15 @@ import numpy.typing as npt
 from app.core.config.json import config_to_json
 from app.core.config.normalise import ENSEMBLE
 from app.core.tensors import InferResponse, Parameters
-from app.engine.arrays import Arrays, arrays
-from app.engine.engine import Engine
-from app.testing.stubs import Stub, StubbedCalls
 from backends.python.api import server_api
 from nereid import errors as public
+from nereid.engine.arrays import Arrays, arrays
+from nereid.engine.engine import Engine
 from nereid.raised import public_errors
+from nereid.testing.stubs import Stub, StubbedCalls
 
 _IN_THIS_PROCESS: Final = [{"kind": "KIND_CPU", "count": 1}]
-_MODULE: Final = "from app.testing.models import given\n\nTritonPythonModel = given({place!r})\n"
+_MODULE: Final = "from nereid.testing.models import given\n\nTritonPythonModel = given({place!r})\n"
 _classes: dict[str, type] = {}
 """The classes that are loaded, by the directories of their models."""
 

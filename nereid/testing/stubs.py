@@ -10,10 +10,10 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.inference import Cancel, Sink, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
-from app.engine.calls import LocalCalls
 from app.transport.event_loop_thread import LoopThread
 from backends.base import Request
 from deployments.bls.service import Connection
+from nereid.engine.calls import LocalCalls
 
 Stub = Callable[[dict[str, npt.NDArray[Any]]], Any]
 """From arrays by input to arrays by output, or to an iterator over such."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.engine import Engine
 from backends.base import Model
 from backends.python.backend import PythonBackend
 from backends.registry.loading import find_backend
 from backends.registry.place import BackendPlace
 from deployments.environments.packaged import PackagedEnvironments
 from deployments.environments.prepare import prepare
+from nereid.engine.engine import Engine
 from tests.unit.backend_harness import Served
 
 _WRITER_S = 100

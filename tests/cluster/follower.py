@@ -2,7 +2,7 @@
 
 import ray
 
-from app.ray_adapter.handles import open_handle
+from app.ray_adapter.serve.handles import open_handle
 from app.routing.table_bytes import decode_table
 
 ray.init(log_to_driver=False)

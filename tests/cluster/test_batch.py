@@ -13,7 +13,7 @@ import pytest
 
 from tests.clouds import BUCKET, S3
 from tests.server import ROOT
-from tests.unit.app.engine.repositories import add_model
+from tests.unit.nereid.engine.repositories import add_model
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import tritonclient.http
 
-from app.tools.perf.generator.job import End
 from benchmarks.goodput import Target
 from benchmarks.load import Generator
+from nereid_client.tools.perf.generator.job import End
 from tests.cluster.conftest import write_model
 from tests.server import Server
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.compilers import compiler
+from app.core.installed.compilers import compiler
 from tests.cluster.test_composition import cluster_address
 from tests.server import ROOT, Server
 from tests.unit.test_imports import modules

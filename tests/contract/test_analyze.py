@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.analyze import main
+from nereid.commands.analyze import main
 from nereid_client import connect
 from tests.contract.conftest import Addresses
 from tests.server import Server

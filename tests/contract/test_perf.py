@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.tools.perf.command.run import main
 from nereid_client import connect
+from nereid_client.tools.perf.command.run import main
 from tests.contract.conftest import Addresses
 from tests.server import Server
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["app"]):
+with atheris.instrument_imports(include=["app", "nereid"]):
     from tests.fuzz.target import LIMIT
     from tests.fuzz.targets import TARGETS
 

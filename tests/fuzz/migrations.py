@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.protocol.tfserving.messages import message_class
-from app.tools.migrate import bentoml, eas, kserve, mlserver, seldon, tfserving, torchserve
-from app.tools.migrate.plan import Found, MigrationError, Refused, planned
-from app.tools.migrate.writing import write
+from nereid.migrate import bentoml, eas, kserve, mlserver, seldon, tfserving, torchserve
+from nereid.migrate.plan import Found, MigrationError, Refused, planned
+from nereid.migrate.writing import write
 from tests.fuzz.target import LIMIT, Target, cut
 
 _FAULTS = (

@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils  # noqa: E402
 
 import nereid.inprocess as tritonserver  # noqa: E402
 from nereid.inprocess import MemoryType  # noqa: E402
-from tests.unit.app.engine.repositories import add_model  # noqa: E402
+from tests.unit.nereid.engine.repositories import add_model  # noqa: E402
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the GPU
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -14,7 +14,7 @@ import tritonclient.http  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
 from tests.server import Server, wait_until  # noqa: E402
-from tests.unit.app.engine.repositories import DOUBLE, add_model, source  # noqa: E402
+from tests.unit.nereid.engine.repositories import DOUBLE, add_model, source  # noqa: E402
 
 CONFIG = """
 input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]

@@ -17,7 +17,7 @@ import tritonclient.grpc as grpcclient  # noqa: E402
 import tritonclient.http as httpclient  # noqa: E402
 
 from app.ingress.metrics.machine import Machine  # noqa: E402
-from app.tools.perf.command.run import main as perf  # noqa: E402
+from nereid_client.tools.perf.command.run import main as perf  # noqa: E402
 from tests.gpu import engines  # noqa: E402
 from tests.server import WITH_ENGINE, EngineServer, Server  # noqa: E402
 from tests.unit.backends.pytorch import test_backend as test_torch  # noqa: E402

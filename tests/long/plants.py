@@ -26,7 +26,7 @@ class Plant(NamedTuple):
 PLANTS: Final = {
     # A candidate's answers of now beside the stable version's of its fastest second.
     "old-interval": Plant(
-        "deployments/rollout/intervals.py",
+        "deployments/rollout/judging/intervals.py",
         "compare_answers(rules.latency, pending.stable, pending.candidate)",
         "compare_answers(rules.latency, _fastest(pending.stable), pending.candidate)",
     ),
@@ -47,7 +47,9 @@ PLANTS: Final = {
     ),
     # Replicas lie on one machine.
     "packed": Plant(
-        "app/ray_adapter/placement.py", "(-each.own if packed else each.own, each.all", "(-each.own, each.all"
+        "app/ray_adapter/serve/placement.py",
+        "(-each.own if packed else each.own, each.all",
+        "(-each.own, each.all",
     ),
     # A machine does not serve while the head is away.
     "unready": Plant(

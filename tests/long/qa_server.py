@@ -10,13 +10,13 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from app.cli import TRITONSERVER, TextRequested, parse
 from app.core.observability.log import VERBATIM, configure_logging
-from app.engine.engine import Engine
-from app.engine.fronts import Fronts
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.settings import ServerSettings
 from deployments.manager.start_tables import start_tables
+from nereid.engine.engine import Engine
+from nereid.engine.fronts import Fronts
+from nereid.server.cli import TRITONSERVER, TextRequested, parse
 
 logger = logging.getLogger("app")
 _GRACE_S = 1.0

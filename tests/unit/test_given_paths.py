@@ -8,11 +8,11 @@ RESOLVES = re.compile(r"\brealpath\(|\.resolve\(\)|\breadlink\(")
 
 ALLOWED = {
     "app/access/token_file.py": "writes a link's target, and not over the link",
-    "app/commands/new/starts.py": "the name of a folder, which is copied",
-    "app/core/installation.py": "the program's own directory",
-    "app/core/private_packages.py": "the program's own directory",
+    "nereid/commands/new/starts.py": "the name of a folder, which is copied",
+    "app/core/installed/installation.py": "the program's own directory",
+    "app/core/installed/private_packages.py": "the program's own directory",
     "app/ingress/clouds/models.py": "directories that a client names",
-    "app/tools/migrate": "sources of another server, which are copied",
+    "nereid/migrate": "sources of another server, which are copied",
     "backends/rtsp/policy.py": "files that a client names",
     "deployments/model_store/layout.py": "`is_inside`, of label files, which Triton refuses so",
     "nereid/internals.py": "the program's own directory",

@@ -14,157 +14,180 @@ TREES = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 
 TABLE = """
 app.access: app.core app.core.observability app.protocol
-app.cache: app.core
-app.commands: app.access app.commands.new app.console app.core app.core.config app.core.observability
-    app.engine app.offline app.routing app.settings app.tools app.tools.analyze app.tools.migrate
-    backends backends.registry
-    deployments.environments deployments.execution deployments.manager deployments.model_store nereid
-app.commands.new: app.core app.tools.migrate backends backends.pytorch backends.registry
-app.commands.rollout: app.commands app.core.rollout app.tools
-app.console: app.core app.core.config app.native app.ray_adapter app.routing app.settings
+app.cache: app.core app.core.installed app.core.system
 app.core:
 app.core.config: app.core
-app.core.observability: app.core
-app.core.rollout: app.core
+app.core.files:
+app.core.installed:
+app.core.observability: app.core app.core.installed
+app.core.rollout: app.core.installed
+app.core.system:
 app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
-app.engine: app.core app.core.config app.core.rollout app.dispatch app.ingress app.ingress.service
-    app.ingress.tracing app.ray_adapter app.routing app.settings app.transport app.transport.channel
-    backends.python.api deployments deployments.bls deployments.manager deployments.model_store
-    deployments.replica deployments.rollout deployments.scheduling.dynamic
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.memory
-app.ingress: app.access app.cache app.core app.core.observability app.dispatch app.ingress.access
-    app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc app.ingress.metrics
-    app.ingress.net app.ingress.rest app.ingress.service app.ingress.tracing app.native app.ray_adapter
-    app.rollout app.routing app.settings app.transport app.transport.memory
+app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch
+    app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc
+    app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service app.ingress.tracing app.native
+    app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings app.transport
+    app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
-app.ingress.client_memory: app.core app.transport.memory
+app.ingress.client_memory: app.core app.core.files app.transport.memory
 app.ingress.clouds: app.core app.ingress.access app.ingress.http1 app.ingress.metrics app.ingress.net
     app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.settings
-app.ingress.compatible: app.core app.ingress.access app.ingress.http1 app.ingress.rest app.protocol
-    app.protocol.http app.protocol.tfserving app.routing
-app.ingress.grpc: app.core app.core.observability app.ingress.access app.ingress.http2 app.ingress.net
-    app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc app.protocol.observability
-    app.protocol.tfserving
-    app.routing app.settings
-app.ingress.http1: app.core app.ingress.net app.protocol app.protocol.grpc app.protocol.http app.settings
-    app.transport.memory
+app.ingress.compatible: app.core app.core.system app.ingress.access app.ingress.http1 app.ingress.rest
+    app.protocol app.protocol.http app.protocol.tfserving app.routing
+app.ingress.grpc: app.core app.core.observability app.core.system app.ingress.access app.ingress.http2
+    app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc
+    app.protocol.observability app.protocol.tfserving app.routing app.settings
+app.ingress.http1: app.core app.core.system app.ingress.net app.protocol app.protocol.grpc app.protocol.http
+    app.settings app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.native app.protocol app.protocol.grpc app.settings
     app.transport.memory
-app.ingress.metrics: app.access app.core app.core.observability app.core.rollout app.ingress.access
-    app.ingress.http1 app.ingress.net app.ingress.service app.protocol.http app.rollout app.routing
-    app.settings
-app.ingress.net: app.core app.protocol.grpc
-app.ingress.rest: app.core app.core.config app.core.observability app.ingress.access app.ingress.client_memory
-    app.ingress.http1 app.ingress.net app.ingress.service app.ingress.tracing app.native app.protocol
-    app.protocol.http app.protocol.observability app.routing app.settings
-app.ingress.service: app.access app.core app.core.config app.core.rollout app.dispatch app.ensemble
-    app.ingress.client_memory app.routing app.settings app.transport app.transport.channel
+app.ingress.metrics: app.access app.core app.core.installed app.core.observability app.core.rollout
+    app.core.system app.ingress.access app.ingress.http1 app.ingress.net app.ingress.service
+    app.protocol.http app.rollout app.routing app.settings
+app.ingress.net: app.core app.core.system app.protocol.grpc
+app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
+    app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
+    app.native app.protocol app.protocol.http app.routing app.settings
+app.ingress.rest.openapi: app.core app.core.observability app.ingress.access app.ingress.client_memory
+    app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.protocol.observability
+    app.routing
+app.ingress.service: app.access app.core app.core.config app.core.observability app.core.rollout
+    app.dispatch app.ensemble app.ingress.client_memory app.routing app.settings app.transport
+    app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
-app.inprocess: app.core app.core.config app.core.observability app.engine app.ingress.metrics
-    app.protocol.http app.settings backends.python.api
-app.native: app.core
-app.offline: app.core app.engine app.protocol app.settings
+app.native: app.core app.core.installed
 app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
-app.protocol.http: app.core app.core.config app.core.rollout app.native app.protocol
-app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
+app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
-app.ray_adapter: app.core app.ray_adapter.local
-app.ray_adapter.local: app.core
-app.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel
-app.routing: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter app.transport
-    app.transport.channel app.transport.memory
-app.settings: app.access app.core app.core.config app.core.observability app.native app.protocol
-    app.transport
-app.testing: app.core app.core.config app.engine app.routing app.transport backends backends.python.api
-    deployments.bls nereid
-app.tools:
-app.tools.analyze: app.tools app.tools.perf app.tools.perf.command app.tools.perf.generator
-    app.tools.perf.report nereid_client
-app.tools.migrate: app.core app.protocol app.protocol.tfserving
-app.tools.perf: app.tools.perf.generator nereid_client
-app.tools.perf.command: app.tools app.tools.perf app.tools.perf.generator app.tools.perf.report
-    nereid_client
-app.tools.perf.generator: nereid_client
-app.tools.perf.report: app.tools app.tools.perf app.tools.perf.generator
-app.transport: app.core
-app.transport.channel: app.core app.transport app.transport.memory app.transport.wire
-app.transport.memory: app.core app.native app.transport
+app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
+app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_adapter.serve
+app.ray_adapter.local: app.core.files app.core.system
+app.ray_adapter.serve: app.core
+app.rollout: app.core app.core.config app.core.rollout app.routing
+app.routing: app.core app.core.config app.core.observability app.core.rollout app.core.system
+    app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel app.transport.memory
+app.settings: app.core app.core.config app.core.files app.core.installed app.core.observability
+    app.core.system app.native app.protocol app.settings.flag app.transport
+app.settings.flag: app.access app.core.installed app.core.observability app.protocol
+app.transport: app.core.system
+app.transport.channel: app.core app.core.files app.core.system app.transport app.transport.memory
+    app.transport.wire
+app.transport.memory: app.core app.transport
 app.transport.wire: app.core app.native app.transport app.transport.memory
-backends: app.core app.core.config
+backends: app.core app.core.config app.core.files app.core.observability app.core.system
 backends.bytetrack: app.core app.core.config backends nereid_client.vision
-backends.cpp: app.core app.core.config backends backends.python.api
-backends.cuda: app.core backends
+backends.cpp: app.core app.core.config app.core.files app.core.installed app.core.observability backends
+    backends.python.api
+backends.cuda: app.core app.core.installed backends
 backends.fil: app.core app.core.config backends backends.onnxruntime
-backends.hosted: app.core backends backends.python.execution backends.python.worker
-backends.onnxruntime: app.core app.core.config backends backends.cuda backends.openvino
-backends.openvino: app.core app.core.config backends
-backends.packaged: app.core backends
+backends.hosted: app.core app.core.installed backends backends.python.execution backends.python.worker
+backends.onnxruntime: app.core app.core.config app.core.installed backends backends.cuda backends.openvino
+backends.openvino: app.core app.core.config app.core.system backends
+backends.packaged: app.core app.core.files app.core.system backends
 backends.packaged.dali: backends backends.packaged
-backends.packaged.llm: app.core backends backends.packaged
+backends.packaged.llm: app.core app.core.files backends backends.packaged
 backends.packaged.paddle: backends backends.packaged
 backends.packaged.tvm: backends backends.packaged
-backends.python: app.core app.core.config backends backends.python.api backends.python.execution
-    backends.python.worker
-backends.python.api: app.core backends
-backends.python.execution: app.core backends backends.python.api
-backends.python.worker: app.core app.transport app.transport.memory backends backends.python.api
-    backends.python.execution
+backends.python: app.core app.core.config app.core.installed backends backends.python.api
+    backends.python.execution backends.python.worker
+backends.python.api: app.core app.core.installed backends
+backends.python.execution: app.core app.core.installed backends backends.python.api
+backends.python.worker: app.core app.core.installed app.core.system app.transport app.transport.memory
+    backends backends.python.api backends.python.execution
 backends.pytorch: app.core app.core.config backends backends.cuda backends.registry
-backends.pytorch.eager: app.core backends backends.python backends.pytorch
-backends.teaching: app.core app.core.config backends backends.python.api
-backends.registry: app.core app.core.config backends backends.cpp backends.hosted
-backends.rtsp: app.core backends
-backends.tensorflow: app.core app.core.config backends
-backends.tensorrt: app.core app.core.config backends backends.cuda
-deployments: app.core app.core.observability app.transport backends
-deployments.bls: app.core app.dispatch app.ray_adapter app.rollout app.routing app.transport backends
-    backends.python.api deployments deployments.event_loop_execution deployments.execution
-deployments.builder: app.core app.ray_adapter backends deployments
-deployments.environments: app.core backends backends.python.worker backends.registry deployments.model_store
-deployments.event_loop_execution: app.transport backends
-deployments.execution: app.core app.core.config backends deployments.event_loop_execution
-    deployments.rate_limiting
-deployments.manager: app.core app.core.config app.core.observability app.core.rollout app.ray_adapter
-    app.routing app.settings app.transport app.transport.channel backends backends.registry deployments
-    deployments.execution deployments.manager.serve deployments.model_store deployments.residency
-    deployments.rollout deployments.scaling
-deployments.manager.serve: app.core app.core.rollout app.ray_adapter app.transport app.transport.channel
-    deployments
-deployments.model_store: app.core app.core.config app.settings app.transport.channel backends
-    backends.registry deployments
-deployments.model_process: app.core app.core.observability app.ray_adapter app.ray_adapter.local app.transport
-    app.transport.channel deployments deployments.bls deployments.execution deployments.replica
-    deployments.scheduling.dynamic
-deployments.rate_limiting: app.core app.core.config app.transport.channel
-deployments.replica: app.cache app.core app.core.config app.core.observability app.core.rollout app.native
-    app.ray_adapter app.routing app.transport app.transport.channel app.transport.memory app.transport.wire
-    backends backends.python.api backends.registry deployments deployments.bls deployments.environments
-    deployments.event_loop_execution deployments.execution deployments.model_store deployments.rate_limiting
-    deployments.scheduling deployments.scheduling.dynamic
-deployments.serve_replica: app.core app.core.observability app.ray_adapter app.routing app.transport
-    backends backends.registry deployments deployments.bls deployments.execution deployments.model_process
-    deployments.replica deployments.scheduling.dynamic
-deployments.residency: app.core app.routing app.settings deployments
-deployments.rollout: app.core app.core.config app.core.rollout app.routing app.transport.channel deployments
+backends.pytorch.eager: app.core app.core.files app.core.system backends backends.python backends.pytorch
+backends.registry: app.core app.core.config app.core.files app.core.installed backends backends.cpp
+    backends.hosted
+backends.rtsp: app.core app.core.installed app.core.system backends
+backends.teaching: app.core app.core.config backends
+backends.tensorflow: app.core app.core.config app.core.files backends
+backends.tensorrt: app.core app.core.config app.core.files backends backends.cuda
+deployments: app.core app.core.installed app.core.observability app.transport
+deployments.bls: app.core app.core.observability app.core.system app.dispatch app.ray_adapter
+    app.ray_adapter.serve app.rollout app.routing app.transport backends backends.python.api deployments
+    deployments.event_loop_execution deployments.execution
+deployments.builder: app.core app.ray_adapter.serve
+deployments.environments: app.core app.core.files backends backends.python.worker backends.registry
     deployments.model_store
-deployments.scaling: app.core app.ray_adapter app.routing app.transport.channel deployments
-deployments.scheduling: app.core deployments.execution
-deployments.scheduling.dynamic: app.core app.transport backends backends.registry deployments
-    deployments.execution deployments.scheduling
-deployments.scheduling.registry: app.core backends deployments deployments.execution deployments.scheduling
-    deployments.scheduling.dynamic deployments.scheduling.sequence
-deployments.scheduling.sequence: app.core app.core.config deployments.execution deployments.scheduling
+deployments.event_loop_execution: app.transport backends
+deployments.execution: app.core app.core.config app.core.files app.core.observability app.core.system
+    backends deployments.event_loop_execution deployments.rate_limiting
+deployments.manager: app.core app.core.config app.core.files app.core.observability app.core.rollout
+    app.core.system app.ray_adapter app.ray_adapter.serve app.routing app.settings backends.registry
+    deployments deployments.manager.serve deployments.model_store deployments.residency deployments.rollout
+    deployments.rollout.judging deployments.rollout.storage deployments.scaling
+deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
+    app.transport app.transport.channel deployments
+deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
+    app.ray_adapter.local app.ray_adapter.serve app.transport app.transport.channel deployments
+    deployments.bls deployments.execution deployments.replica deployments.scheduling.dynamic
+deployments.model_store: app.core app.core.config app.core.files app.settings backends backends.registry
+    deployments
+deployments.rate_limiting: app.core app.core.config app.core.files
+deployments.replica: app.cache app.core app.core.config app.core.files app.core.installed
+    app.core.observability app.core.rollout app.core.system app.native app.ray_adapter.serve app.transport
+    app.transport.channel app.transport.memory app.transport.wire backends backends.python.api
+    backends.registry deployments deployments.bls deployments.environments deployments.event_loop_execution
+    deployments.execution deployments.model_store deployments.rate_limiting deployments.scheduling
     deployments.scheduling.dynamic
+deployments.residency: app.core app.core.system app.routing app.settings deployments
+deployments.rollout: app.core app.core.config app.core.installed app.core.rollout app.core.system
+    app.routing app.transport.channel deployments deployments.model_store deployments.rollout.judging
+    deployments.rollout.storage
+deployments.rollout.judging: app.core.rollout
+deployments.rollout.storage: app.core app.core.files deployments
+deployments.scaling: app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel deployments
+deployments.scheduling: app.core app.core.observability deployments.execution
+deployments.scheduling.dynamic: app.core app.core.observability app.core.system app.transport backends
+    backends.registry deployments deployments.execution deployments.scheduling
+deployments.scheduling.registry: app.core app.core.observability backends deployments
+    deployments.scheduling.dynamic deployments.scheduling.sequence
+deployments.scheduling.sequence: app.core app.core.config app.core.observability deployments.execution
+    deployments.scheduling deployments.scheduling.dynamic
+deployments.serve_replica: app.core app.core.observability app.core.system app.ray_adapter
+    app.ray_adapter.serve app.routing app.transport backends.registry deployments deployments.bls
+    deployments.execution deployments.model_process deployments.replica deployments.scheduling.dynamic
 nereid:
-nereid.deployments: deployments nereid
-nereid.raised: app.core nereid
 nereid.backend: app.core backends
-nereid.inprocess: app.core app.inprocess
-nereid.offline: app.core app.offline nereid
-nereid.testing: app.testing
+nereid.commands: app.access app.core app.core.files app.core.observability app.core.system app.settings
+    app.settings.flag backends.registry deployments.environments deployments.model_store nereid
+    nereid.commands.new nereid.console nereid.engine nereid.migrate nereid_client.tools.analyze
+nereid.commands.check: app.core app.core.config app.routing app.settings app.settings.flag backends
+    backends.registry deployments.environments deployments.execution deployments.manager
+    deployments.model_store nereid.commands
+nereid.commands.new: app.core backends backends.pytorch backends.registry nereid.migrate
+nereid.commands.rollout: app.core.rollout nereid.commands nereid_client.tools
+nereid.commands.table:
+nereid.console: app.core app.core.config app.core.files app.core.installed app.core.system app.native
+    app.ray_adapter app.routing app.settings
+nereid.deployments: deployments
+nereid.engine: app.core app.core.config app.core.files app.core.observability app.core.rollout
+    app.core.system app.dispatch app.ingress app.ingress.service app.ingress.tracing app.ray_adapter.serve
+    app.routing app.settings app.transport app.transport.channel backends.python.api deployments
+    deployments.bls deployments.manager deployments.model_store deployments.replica deployments.rollout
+    deployments.scheduling.dynamic
+nereid.inprocess: app.core app.core.config app.core.installed app.core.observability app.ingress.metrics
+    app.protocol.http app.settings app.settings.flag backends.python.api nereid nereid.engine
+nereid.migrate: app.core app.protocol app.protocol.tfserving
+nereid.offline: app.core app.core.installed app.protocol app.settings app.settings.flag nereid nereid.engine
+    nereid_client.tools
+nereid.raised: app.core
+nereid.server: app.settings app.settings.flag
+nereid.testing: app.core app.core.config app.transport backends backends.python.api deployments.bls nereid
+    nereid.engine
 nereid_client:
+nereid_client.tools:
+nereid_client.tools.analyze: nereid_client nereid_client.tools nereid_client.tools.perf
+    nereid_client.tools.perf.command nereid_client.tools.perf.generator nereid_client.tools.perf.report
+nereid_client.tools.perf: nereid_client nereid_client.tools.perf.generator
+nereid_client.tools.perf.command: nereid_client nereid_client.tools nereid_client.tools.perf
+    nereid_client.tools.perf.generator nereid_client.tools.perf.report
+nereid_client.tools.perf.generator: nereid_client
+nereid_client.tools.perf.report: nereid_client.tools nereid_client.tools.perf
+    nereid_client.tools.perf.generator
 nereid_client.vision:
 """
 """What each folder may import, besides itself; a module with a row of its own follows that instead."""
@@ -174,10 +197,10 @@ MAY_IMPORT = {
     for row in TABLE.strip().replace("\n    ", " ").split("\n")
 }
 COMPOSITION = (
-    "app.main",
-    "app.launcher",
-    "app.cli",
-    "app.serve_run",
+    "nereid.server.main",
+    "nereid.server.launcher",
+    "nereid.server.cli",
+    "nereid.server.serve_run",
     "nereid.__main__",
     "nereid.commands",
 )
@@ -227,8 +250,8 @@ def folder(name: str) -> str:
 
 
 RAY_USERS = {
-    "app.launcher",
-    "app.main",
+    "nereid.server.launcher",
+    "nereid.server.main",
     "deployments.builder",
     "deployments.scheduling.dynamic.serve_batch",
     "nereid",

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
-from app.core.private_files import private_directory
+from app.core.files.private_files import private_directory
 
 _MAX_UNIX_PATH: Final = 107
 _OF_PROCESS: Final = re.compile(r"(?:[a-z]+-)?(\d{1,10})\.sock|models-[0-9a-f]+\.sock")

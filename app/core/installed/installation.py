@@ -12,7 +12,7 @@ PROGRAM: Final = DISTRIBUTION.removesuffix("-server")
 SERVER_PYTHON: Final = Path(sys.executable)
 """The interpreter that executes this process."""
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 def server_version() -> str:

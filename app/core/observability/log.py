@@ -12,8 +12,8 @@ from typing import Any, Final, Self
 import msgspec
 
 from app.core.errors import encodable, shortened
-from app.core.own_modules import PREFIX
-from app.core.private_packages import NAMES
+from app.core.installed.own_modules import PREFIX
+from app.core.installed.private_packages import NAMES
 
 PACKAGES = tuple(PREFIX + name for name in NAMES)
 VERBATIM: Final[Mapping[str, object]] = {"verbatim": True}

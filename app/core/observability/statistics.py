@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.durations import MANY, RequestDurations
 from app.core.errors import FailureReason
-from app.core.latencies import Histogram, Latencies, Summary, first_response_histogram
+from app.core.observability.durations import MANY, RequestDurations
+from app.core.observability.latencies import Histogram, Latencies, Summary, first_response_histogram
 
 K = TypeVar("K")
 V = TypeVar("V", int, "BatchDurations", "ResponseDurations", Summary, Histogram)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from app.core.installation import PROGRAM
+from app.core.installed.installation import PROGRAM
 
 ServedChange = Literal[
     "loaded", "unloaded", "started", "promoted", "done", "failed", "aborted", "rolled back", "forgotten"

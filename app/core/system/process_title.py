@@ -4,7 +4,7 @@ import ctypes
 import os
 from typing import Final
 
-from app.core.processes import stat_fields
+from app.core.system.processes import stat_fields
 
 _STARTS: Final = 46
 """The field `arg_start` of /proc/PID/stat, the 48th of proc(5), and the next, `arg_end`."""

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from app.core.errors import ErrorCode, InferError, not_found, unavailable
-from app.core.private_files import private_root
+from app.core.files.private_files import private_root
 
 MAX_REGIONS: Final = 4096
 _MAX_CACHED: Final = 64

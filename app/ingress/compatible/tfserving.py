@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from app.core.encoding import to_json
 from app.core.errors import ErrorCode, InferError, unsupported
-from app.core.tasks import by_size
+from app.core.system.tasks import by_size
 from app.core.tensors import InferResponse
 from app.ingress.access.guard import Ask
 from app.ingress.compatible.route import TaskRoute

@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from app.core.errors import ErrorCode, InferError
-from app.core.tasks import by_size
+from app.core.system.tasks import by_size
 from app.ingress.access.guard import Ask
 from app.ingress.compatible.route import TaskRoute
 from app.ingress.http1.exchange import Exchange, Route

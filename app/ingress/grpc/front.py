@@ -9,7 +9,7 @@ from typing import Final
 from app.core.errors import Failure, InferError, unavailable
 from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.grpc import guarded_method
 from app.ingress.access.guard import Guard

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, unsupported
-from app.core.tasks import Tasks, by_size
+from app.core.system.tasks import Tasks, by_size
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.caller import GRANT
 from app.ingress.grpc.rpc import Method

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from app.core.errors import internal
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.ingress.http1.exchange import Exchange
 from app.protocol.http.http1 import RequestHead
 

@@ -7,8 +7,8 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from app.core.latencies import Histogram
-from app.core.statistics import CustomFamily, CustomSample
+from app.core.observability.latencies import Histogram
+from app.core.observability.statistics import CustomFamily, CustomSample
 from app.ingress.metrics.exposition import whole
 from app.ingress.metrics.family import histogram_samples
 

@@ -8,7 +8,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from app.core.latencies import Histogram, Summary
+from app.core.observability.latencies import Histogram, Summary
 from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.exposition import number, whole
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.ingress.access.guard import Ask, Guard
 from app.ingress.access.http import guarded_route
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from app.access.grants import Outcomes
-from app.core.installation import server_version
+from app.core.installed.installation import server_version
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.residency import ResidencyReport
 from app.ingress.metrics.family import Family, Labels, S, gauge, read_families, value

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from prometheus_client.samples import Sample
 
 from app.core.errors import FailureReason
-from app.core.latencies import FIRST_RESPONSE, Histogram, Summary
-from app.core.statistics import ReplicaReport
+from app.core.observability.latencies import FIRST_RESPONSE, Histogram, Summary
+from app.core.observability.statistics import ReplicaReport
 from app.ingress.metrics.exposition import whole
 from app.ingress.metrics.family import (
     Condition,

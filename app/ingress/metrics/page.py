@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from app.core.identifiers import name_of, namespace_of
 from app.core.observability.metrics_config import MetricsConfig
-from app.core.statistics import CustomFamily
+from app.core.observability.statistics import CustomFamily
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
 from app.ingress.metrics.family import Labels, read_families

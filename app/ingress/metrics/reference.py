@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.access.grants import Outcomes
-from app.core.latencies import Histogram
+from app.core.observability.latencies import Histogram
+from app.core.observability.statistics import ReplicaReport
 from app.core.residency import ResidencyReport
 from app.core.rollout.outcomes import MirrorOutcomes, VersionOutcomes
 from app.core.rollout.split import Split
-from app.core.statistics import ReplicaReport
 from app.ingress.metrics.family import Family, S
 from app.ingress.metrics.ingress_families import (
     BUILD,

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.samples import Sample
 
-from app.core.latencies import Histogram
+from app.core.observability.latencies import Histogram
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
 from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.statistics import microseconds

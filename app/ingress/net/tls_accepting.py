@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.ingress.net.misdirected import PlainAtTls
 from app.ingress.net.server_state import ServerState
 from app.protocol.grpc.refusal import TLS

@@ -7,7 +7,7 @@ from time import monotonic_ns
 from typing import TypeVar
 
 from app.core.inference import Call, Sink
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest
 from app.ingress.http1.exchange import Exchange
 from app.ingress.net.slow_clients import SendBufferLimit

@@ -20,8 +20,8 @@ from app.ingress.rest.context import RouteContext
 from app.ingress.rest.generate import GenerateRoute
 from app.ingress.rest.infer import InferRoute
 from app.ingress.rest.known_requests import known_requests
-from app.ingress.rest.management import build_rest_api
-from app.ingress.rest.path_hints import method_hint
+from app.ingress.rest.openapi.management import build_rest_api
+from app.ingress.rest.openapi.path_hints import method_hint
 from app.ingress.service.interface import InferenceService, is_ready
 from app.ingress.tracing.observer import Observer
 from app.protocol.http.compiled import infer_decoder

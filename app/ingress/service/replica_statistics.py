@@ -5,7 +5,13 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
-from app.core.statistics import BatchDurations, Duration, EnsembleReports, ReplicaReport, ResponseDurations
+from app.core.observability.statistics import (
+    BatchDurations,
+    Duration,
+    EnsembleReports,
+    ReplicaReport,
+    ResponseDurations,
+)
 from app.routing.table import VersionEntry
 from app.transport.channel.client import Channel
 from app.transport.channel.survey import ask

@@ -13,10 +13,10 @@ from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.inference import Call, Sink
+from app.core.observability.statistics import ReplicaReport, merge
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.server_metadata import EXTENSIONS, VERSION
-from app.core.statistics import ReplicaReport, merge
 from app.core.tensors import InferRequest
 from app.dispatch.router import Router
 from app.ingress.client_memory.registry import SharedMemory

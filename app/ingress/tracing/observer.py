@@ -17,8 +17,8 @@ from app.core.inference import Call, Sink
 from app.core.observability.live_settings import LiveChange, LiveSettings
 from app.core.observability.log import VERBATIM, LogConfig, configure_logging
 from app.core.observability.trace_settings import GLOBAL, Change, TraceSetting
+from app.core.observability.traced import traced_call
 from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timestamps, failed
-from app.core.traced import traced_call
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.sampling import Tracer
 from app.ingress.tracing.trace import Trace, stamps_of

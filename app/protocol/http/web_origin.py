@@ -7,7 +7,7 @@ no Origin.
 
 from typing import Final
 
-from app.core.addresses import LOCALHOST, ip_address, is_loopback
+from app.core.system.addresses import LOCALHOST, ip_address, is_loopback
 
 _ANY: Final = "*"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
-from app.core.processes import kill_descendants
+from app.core.system.processes import kill_descendants
 from app.ray_adapter.local.ray_logs import last_lines
 
 _TRIES: Final = 3

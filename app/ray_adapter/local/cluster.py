@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from app.core.private_files import private_root, short_path
-from app.core.processes import adopt_orphans
+from app.core.files.private_files import private_root, short_path
+from app.core.system.processes import adopt_orphans
 from app.ray_adapter.local.attempts import watched_start
 from app.ray_adapter.local.changes import applies, check_switch
 from app.ray_adapter.local.forking import ForkServer

@@ -20,7 +20,7 @@ class DirectRouter(PowerOfTwoChoicesRequestRouter):
         """Called by Serve with all running replicas at every change."""
         super().update_replicas(replicas)
         # A process that only calls through handles subscribes to nothing, and may have an `app` of its own.
-        discovery = sys.modules.get("app.ray_adapter.replicas")
+        discovery = sys.modules.get("app.ray_adapter.serve.replicas")
         if discovery is not None:
             metadata = {replica.replica_id.unique_id: replica.replica_metadata for replica in replicas}
             discovery.publish(self._deployment_id.app_name, metadata)

@@ -10,8 +10,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_orig
 
 import msgspec
 
-from app.settings.errors import SettingsError
-from app.settings.values import READERS, Limits, read_text
+from app.settings.flag.errors import SettingsError
+from app.settings.flag.values import READERS, Limits, read_text
 
 Label = Callable[[str], str]
 """Spells a flag's name as the user wrote it."""

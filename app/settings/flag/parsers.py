@@ -10,7 +10,7 @@ from typing import Final
 
 from app.access.audit import append
 from app.access.token_file import read_tokens
-from app.core.installation import install_command
+from app.core.installed.installation import install_command
 from app.core.observability.metrics_config import MetricsConfig, parse_metrics_config
 from app.core.observability.trace_settings import TraceSetting, parse_trace_config
 from app.protocol.forwarding import HeaderForwarder

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

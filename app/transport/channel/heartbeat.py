@@ -5,7 +5,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 
 _MISSED: Final = 3
 """Heartbeats without an answer after which a replica is suspected."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final
 
-from app.core.processes import stat_fields
+from app.core.system.processes import stat_fields
 
 _CREDENTIALS: Final = Struct("3i")
 _UNACKNOWLEDGED: Final = Struct("<24xI")

@@ -11,10 +11,10 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
+from app.core.files.unix_sockets import listen_unix
 from app.core.inference import Cancel, cancel_nothing
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, failed
-from app.core.unix_sockets import listen_unix
 from app.transport.channel.compiled_ends import server_end
 from app.transport.channel.connection import Connection
 from app.transport.channel.handshake import Peer, check_key, greet_client

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, fields
 from typing import Final
 
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 
 _DTYPES: Final = ("auto", "float32", "float16", "bfloat16")
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.datatypes import pack_bytes, unpack_bytes
-from app.core.own_modules import PREFIX
+from app.core.installed.own_modules import PREFIX
 from backends.python.api import model_directory, server_api
 from backends.python.api.calls import ResponseIterator
 from backends.python.api.errors import TritonError, TritonModelException

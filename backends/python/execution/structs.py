@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from app.core.own_modules import PREFIX, import_own
+from app.core.installed.own_modules import PREFIX, import_own
 
 structs: Final = SimpleNamespace(force_setattr=setattr)  # nothing is frozen here
 

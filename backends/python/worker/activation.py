@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from app.core.errors import internal
-from app.core.installation import SERVER_PYTHON
+from app.core.installed.installation import SERVER_PYTHON
 
 _FOREIGN: Final = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX")
 _ACTIVATION_S: Final = 30.0

@@ -17,7 +17,7 @@ from socket import socket
 from typing import Any, Final
 
 from app.core.errors import InferError, internal
-from app.core.installation import SERVER_PYTHON
+from app.core.installed.installation import SERVER_PYTHON
 from app.core.tensors import InferResponse, failed
 from backends.base import Request
 from backends.python.api import server_api

@@ -9,7 +9,7 @@ from socket import socket
 from typing import Any, ClassVar, Final, Protocol
 
 from app.core.errors import InferError
-from app.core.own_modules import PREFIX
+from app.core.installed.own_modules import PREFIX
 from app.core.tensors import SequenceId
 from backends.base import Begun, Request
 from backends.python.execution.execution import Clocked

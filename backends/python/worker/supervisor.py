@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.errors import Failure, InferError, internal
-from app.core.pauses import growing_pause
+from app.core.system.pauses import growing_pause
 from app.core.tensors import SequenceId
 from backends.base import Begun, Instance, Request
 from backends.python.api.errors import stub_failed

@@ -19,7 +19,7 @@ from typing import Final
 
 from app.core.errors import InferError
 from app.core.inference import Cancel
-from app.core.own_modules import PREFIX
+from app.core.installed.own_modules import PREFIX
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from backends.base import Request
 from backends.python.api import metrics, server_api

@@ -26,7 +26,8 @@ def find_our_modules() -> None:
     """Make our modules importable by private names."""
     sys.path.pop(0)  # the folder of this file, whose modules the model must not find
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-    load("private_packages", os.path.join(root, "app", "core", "private_packages.py")).use_private_names(root)
+    path = os.path.join(root, "app", "core", "installed", "private_packages.py")
+    load("private_packages", path).use_private_names(root)
     for name in ("app", "backends"):  # without what their __init__.py imports, which the environment may lack
         package = types.ModuleType("_nereid." + name)
         package.__path__ = [os.path.join(root, name)]

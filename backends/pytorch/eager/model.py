@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import triton_python_backend_utils as pb_utils
 
-from app.core.cpus import available_cpus
-from app.core.paths import path_inside
-from app.core.private_files import private_root
+from app.core.files.paths import path_inside
+from app.core.files.private_files import private_root
+from app.core.system.cpus import available_cpus
 
 try:
     import torch

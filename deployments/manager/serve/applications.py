@@ -18,10 +18,11 @@ import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import internal
+from app.core.files.private_files import full_disk
 from app.core.identifiers import deployment_name
-from app.core.private_files import full_disk
 from app.core.rollout.split import Split
-from app.ray_adapter.applications import (
+from app.ray_adapter.node import replica_deployment
+from app.ray_adapter.serve.applications import (
     application_statuses,
     delete_application,
     in_words,
@@ -29,8 +30,7 @@ from app.ray_adapter.applications import (
     run_application,
     scale_deployment,
 )
-from app.ray_adapter.handles import connect, new_handle
-from app.ray_adapter.node import replica_deployment
+from app.ray_adapter.serve.handles import connect, new_handle
 from deployments.builder import build
 from deployments.manager.serve.replicas import update_replicas, watch_replicas
 from deployments.parameters import ReplicaParameters, replica_parameters

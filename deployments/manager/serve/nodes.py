@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
-from app.ray_adapter.applications import scale_deployment
 from app.ray_adapter.node import gpus_by_node
+from app.ray_adapter.serve.applications import scale_deployment
 from deployments.manager.serve import applications
 
 logger = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from app.core.errors import unavailable
-from app.ray_adapter.handles import connect, new_handle
 from app.ray_adapter.node import node_id
-from app.ray_adapter.replicas import ReplicaAddress, subscribe, unsubscribe
+from app.ray_adapter.serve.handles import connect, new_handle
+from app.ray_adapter.serve.replicas import ReplicaAddress, subscribe, unsubscribe
 from app.transport.channel.client import Channel
 from app.transport.settings import TransportSettings
 from deployments.spec import UPDATE, ModelSpec

@@ -1,8 +1,9 @@
 """Moves replicas to nodes that came later, so that the loss of a node takes as few of a model as can be.
 
 Serve places a replica when it starts, and moves none. One more is started, which Serve's controller places on
-the emptiest node; when it runs, one ends, which it takes from the fullest (`app/ray_adapter/placement.py`). A
-replica that ends first finishes its requests, while others get the new ones.
+the emptiest node; when it runs, one ends, which it takes from the fullest
+(`app/ray_adapter/serve/placement.py`). A replica that ends first finishes its requests, while others get the
+new ones.
 """
 
 import asyncio
@@ -15,8 +16,8 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.identifiers import deployment_name
-from app.ray_adapter.applications import Replicas, replicas_by_deployment, scale_deployment
 from app.ray_adapter.node import free_resources
+from app.ray_adapter.serve.applications import Replicas, replicas_by_deployment, scale_deployment
 from deployments.parameters import replica_parameters
 from deployments.spec import ModelSpec
 

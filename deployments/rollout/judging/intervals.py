@@ -22,7 +22,7 @@ import msgspec
 from app.core.rollout.outcomes import Executions, Outcomes, joined
 from app.core.rollout.spec import ComputeRule, JudgeRules, LatencyRule
 from app.core.rollout.statistics import count_above, microseconds, position, quantile_position
-from deployments.rollout.odds import Counted, Odds, Shares
+from deployments.rollout.judging.odds import Counted, Odds, Shares
 
 TOLERANCE: Final = 0.02
 """The share of slow answers that the candidate may have more than the stable version."""

@@ -15,8 +15,8 @@ from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
 from app.core.rollout.spec import ComputeRule, ErrorRule, JudgeRules, LatencyRule
 from app.core.rollout.statistics import ONE_SIDED_95, wilson
 from app.core.rollout.status import Verdict
-from deployments.rollout.intervals import TOLERANCE, UNSEEN, Bet, Intervals, enough
-from deployments.rollout.odds import Odds, Shares
+from deployments.rollout.judging.intervals import TOLERANCE, UNSEEN, Bet, Intervals, enough
+from deployments.rollout.judging.odds import Odds, Shares
 
 _MOST: Final = math.log(1e300)
 """JSON has no infinity."""

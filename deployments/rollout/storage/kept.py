@@ -8,7 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from deployments.rollout.state_files import StateFiles
+from deployments.rollout.storage.state_files import StateFiles
 from deployments.stored import KeptValues, Store, StoredValues
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from app.core.private_files import private_directory, state_directory
+from app.core.files.private_files import private_directory, state_directory
 from app.core.whole_files import write_whole
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from backends.base import Model
 from backends.registry.strategies import find_strategy
 from deployments.scheduling.admission import Admission

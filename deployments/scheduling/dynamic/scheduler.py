@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from app.transport.reads import call_after_read
 from backends.strategy import BatchStrategy
 from deployments.execution.instance_thread import Batch, InstanceThread

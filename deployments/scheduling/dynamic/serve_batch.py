@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
-from app.core.tasks import Tasks
+from app.core.system.tasks import Tasks
 from deployments.execution.instance_thread import Batch, InstanceThread
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from app.core.errors import Failure
 from app.core.failures import SEQUENCE_EXPIRED, TIMEOUT
-from app.core.statistics import MovingMean
+from app.core.observability.statistics import MovingMean
 from deployments.scheduling.admission import Admission
 from deployments.scheduling.sequence.sequences import InstanceSlots, Sequence, SequenceRequest
 

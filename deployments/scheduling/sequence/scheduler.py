@@ -13,8 +13,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import Failure, unavailable
 from app.core.failures import CANCELLED, INSTANCE_LOST
 from app.core.inference import Sink
+from app.core.observability.statistics import Statistics
 from app.core.sequences import missing_start
-from app.core.statistics import Statistics
 from app.core.tensors import InferRequest, InferResponse, SequenceId
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from app.commands.columns import columns
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
+from nereid.commands.columns import columns
 
 if TYPE_CHECKING:
-    from app.commands.trial import Verdict
+    from nereid.commands.check.trial import Verdict
 
 _ABOUT: Final = "Check configurations and files of the models of repositories, without serving them."
 _EXAMPLE: Final = """example: nereid check /path/to/models
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 def check(settings: ServerSettings) -> "list[Verdict]":
     """Return a verdict for each model of the repositories, by name."""
-    from app.commands.trial import Trial
+    from nereid.commands.check.trial import Trial
 
     return Trial(settings).verdicts()
 

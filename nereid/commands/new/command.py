@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from app.commands.new.made_tests import file_of, text_of
-from app.commands.new.starts import Tensor, from_nothing, from_source, read_tensor
-from app.tools.migrate.plan import Item, MigratedModel, MigrationError, printable
-from app.tools.migrate.writing import write
+from nereid.commands.new.made_tests import file_of, text_of
+from nereid.commands.new.starts import Tensor, from_nothing, from_source, read_tensor
+from nereid.migrate.plan import Item, MigratedModel, MigrationError, printable
+from nereid.migrate.writing import write
 
 _ABOUT: Final = """Make the directory of a model: its configuration, its files (linked where the file system
 can, otherwise copied), code where it needs some, and a test. Nothing of a file is executed or unpickled here,

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.datatypes import BY_CONFIG_NAME, DATATYPES, datatype_of
 from app.core.errors import InferError
-from app.tools.migrate.plan import MigrationError
+from nereid.migrate.plan import MigrationError
 
 _ROWS: Final = (1, 3)
 """Numbers of rows that are tried: dimensions that follow them are those of rows."""

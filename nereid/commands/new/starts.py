@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.tools.migrate.mlserver import python_model
-from app.tools.migrate.plan import Item, MigratedModel, MigrationError, files_below
 from backends.model_files import FileKind, ModelFile, read_file
 from backends.registry.file_kinds import PICKLE, describe, holds_aoti, holds_export, kind_of, server_of
 from backends.transformers_files import CONFIG, Architecture, read_architecture
+from nereid.migrate.mlserver import python_model
+from nereid.migrate.plan import Item, MigratedModel, MigrationError, files_below
 
 _PYTHON: Final = Path(__file__).with_name("python_template.py")
 _TRANSFORMERS: Final = Path(__file__).with_name("transformers_template.py")
@@ -158,7 +158,7 @@ def _openvino(name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]
         raise MigrationError(
             f"'{source}' is an OpenVINO model without its weights: there is no '{weights.name}'"
         )
-    from app.commands.new.signatures import complete_openvino
+    from nereid.commands.new.signatures import complete_openvino
 
     made = _plain(name, "openvino", (Item("1/model.xml", source), Item("1/model.bin", weights)), inputs)
     if not inputs:
@@ -179,7 +179,7 @@ def _forest(name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]) 
 
 
 def _pytorch(name: str, source: Path, file: ModelFile, inputs: Sequence[Tensor]) -> MigratedModel:
-    from app.commands.new.signatures import complete_exported, complete_scripted
+    from nereid.commands.new.signatures import complete_exported, complete_scripted
 
     if holds_aoti(file) and not holds_export(file):
         raise MigrationError(

@@ -12,11 +12,11 @@ from urllib.parse import quote
 import msgspec
 import yaml
 
-from app.commands.rollout.page import page
-from app.commands.rollout.text import comparison, history_lines, line, screen
-from app.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus
+from nereid.commands.rollout.page import page
+from nereid.commands.rollout.text import comparison, history_lines, line, screen
+from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
 
 _ABOUT: Final = "Show, change and compare: how a new version of a model takes over its requests."
 _EXAMPLES: Final = """examples:

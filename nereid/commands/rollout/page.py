@@ -6,7 +6,12 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
-from app.commands.rollout.text import (
+from app.core.rollout.outcomes import Outcomes
+from app.core.rollout.report import QUANTILES, Estimate, RolloutFigures, figures
+from app.core.rollout.spec import ErrorRule
+from app.core.rollout.statistics import microseconds
+from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
+from nereid.commands.rollout.text import (
     alarm_level,
     coming,
     event_text,
@@ -19,13 +24,8 @@ from app.commands.rollout.text import (
     state,
     title,
 )
-from app.core.rollout.outcomes import Outcomes
-from app.core.rollout.report import QUANTILES, Estimate, RolloutFigures, figures
-from app.core.rollout.spec import ErrorRule
-from app.core.rollout.statistics import microseconds
-from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
-from app.tools import charts
-from app.tools.html_page import html_page, section
+from nereid_client.tools import charts
+from nereid_client.tools.html_page import html_page, section
 
 _STYLE: Final = """
 main { max-width: 60rem; padding-top: 2.5rem; }

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Final
 
-from app.commands.rollout import command
+from nereid.commands.rollout import command
 
 _ABOUT: Final = """Go back at once to the version of a model that served before, also when its rollout is long
 over. Newer versions get no requests then, also after a restart."""

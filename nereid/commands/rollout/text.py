@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from app.commands.columns import columns
 from app.core.rollout.history import RejectedVersion, RolloutHistory, ServedEvent, rejection_text
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.report import Estimate, RolloutFigures, VersionFigures, figures, share
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
+from nereid.commands.columns import columns
 
 _BAR: Final = 40
 _EVIDENCE_BAR: Final = 20

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.core.cpus import available_cpus
 from app.core.errors import InferError
+from app.core.system.cpus import available_cpus
 from backends.base import Model
 from tests.backends.packaged import serve_model, write_models
 from tests.unit.backend_harness import Served, config, infer

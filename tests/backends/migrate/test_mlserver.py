@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.engine import Engine
-from app.tools.migrate import mlserver
-from app.tools.migrate.writing import write
-from tests.unit.app.tools.migrate.sources import migrated
+from nereid.engine.engine import Engine
+from nereid.migrate import mlserver
+from nereid.migrate.writing import write
+from tests.unit.nereid.migrate.sources import migrated
 
 xgboost = pytest.importorskip("xgboost")
 

@@ -7,9 +7,9 @@ import msgspec
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.observability.statistics import Duration, ReplicaReport
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
-from app.core.statistics import Duration, ReplicaReport
 from app.core.tensors import InferRequest, InferResponse
 from app.ensemble.runner import EnsembleRunner
 from app.rollout.traffic import RolloutTraffic

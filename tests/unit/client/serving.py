@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from app.engine.engine import Engine
-from app.engine.fronts import Fronts
+from nereid.engine.engine import Engine
+from nereid.engine.fronts import Fronts
 from tests.server import free_port
 
 

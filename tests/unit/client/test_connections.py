@@ -16,8 +16,8 @@ from nereid_client import AsyncServer, InputError, Server, ServerError, Unavaila
 from nereid_client.errors import Unreachable
 from tests.certificates import Authority
 from tests.server import ROOT, free_port
-from tests.unit.app.engine.repositories import FP32, add_model
 from tests.unit.client.serving import Addresses, serve
+from tests.unit.nereid.engine.repositories import FP32, add_model
 
 
 @pytest.fixture(scope="module")

@@ -40,3 +40,19 @@ print(iou.__module__, sorted(unwanted & {{*sys.modules}}))
 """
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "nereid_client.vision.boxes []\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["perf", "analyze"])
+def test_tools_come_with_the_client(wheel: Path, name: str) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(wheel)!r})
+sys.argv = ["nereid-client", {name!r}, "--help"]
+from nereid_client.tools.command import main
+try:
+    main()
+finally:
+    assert not {{"app", "nereid", "deployments", "backends"}} & {{*sys.modules}}
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith(f"usage: nereid {name}"), done.stderr

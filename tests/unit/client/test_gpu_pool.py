@@ -22,8 +22,8 @@ from nereid_client.http import HttpTransport
 from nereid_client.memory import HostMemory
 from nereid_client.pool import AsyncPool, read_size
 from tests.server import EngineServer
-from tests.unit.app.engine.repositories import add_model
 from tests.unit.client.serving import Addresses, serve
+from tests.unit.nereid.engine.repositories import add_model
 
 TENSORS = """
 max_batch_size: 8

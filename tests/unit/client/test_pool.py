@@ -20,8 +20,8 @@ from nereid_client.errors import Unavailable
 from nereid_client.memory import HostMemory
 from nereid_client.pool import AsyncPool
 from tests.server import ROOT
-from tests.unit.app.engine.repositories import FP32, add_model
 from tests.unit.client.serving import Addresses, serve
+from tests.unit.nereid.engine.repositories import FP32, add_model
 from tests.waiting import block_until
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.commands import token
+from nereid.commands import token
 from nereid_client import DeadlineExceeded, Server, ServerError, Tls, connect, connect_async
 from tests.certificates import Authority
-from tests.unit.app.engine.repositories import FP32, add_model, source
 from tests.unit.client.serving import Addresses, serve
+from tests.unit.nereid.engine.repositories import FP32, add_model, source
 
 ROW = np.array([1.0, 2.0], np.float32)
 TRIPLE = source("return [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', _in(r) * 3)]) for r in requests]")

@@ -10,7 +10,7 @@ import yaml
 from jsonschema import ValidationError
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from app.settings.check_config import check
+from nereid.server.check_config import check
 from tests.server import ROOT
 from tests.unit.cluster.ray_files import deployed, ray_environment
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from tests.server import ROOT
 from tests.unit.cluster.manifests import Manifest, containers, pod_templates, read, refusals, the

@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from app.cli import parse
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
+from nereid.server.cli import parse
 from tests.server import ROOT
 from tests.unit.cluster.manifests import Manifest, containers, pod_templates, read, refusals, the
 from tests.unit.cluster.ray_files import deployed, pod_environment

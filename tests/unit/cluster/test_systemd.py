@@ -11,7 +11,7 @@ import click.testing
 import pytest
 from ray.scripts import scripts
 
-from app.cli import parse
+from nereid.server.cli import parse
 from tests.server import ROOT
 
 UNIT: Final = (ROOT / "cluster/systemd/nereid.service").read_text()

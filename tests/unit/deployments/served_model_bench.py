@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.normalise import without_instances
-from app.core.statistics import ReplicaReport
+from app.core.observability.statistics import ReplicaReport
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.event_loop_thread import LoopThread
 from deployments.replica.control import ReplicaHandler
@@ -25,7 +25,7 @@ BACKEND = """
 import threading
 from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import internal
-from app.core.statistics import ReplicaReport
+from app.core.observability.statistics import ReplicaReport
 from app.core.tensors import InferResponse, failed
 from backends.base import Backend
 

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
-from app.ray_adapter.placement import placeable
+from app.ray_adapter.serve.placement import placeable
 from deployments.builder import options
 from deployments.parameters import ReplicaParameters, ScalingBounds, replica_parameters
 from deployments.spec import ModelSpec

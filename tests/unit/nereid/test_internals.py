@@ -8,7 +8,7 @@ import pytest
 
 from nereid.internals import PACKAGES, load_internals
 from tests.server import ROOT
-from tests.unit.app.engine.repositories import FP32, add_model
+from tests.unit.nereid.engine.repositories import FP32, add_model
 
 
 @pytest.fixture
@@ -27,7 +27,10 @@ def run(code: str, hostile: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_location_wins_over_the_path(hostile: Path) -> None:
-    done = run("from nereid import deployments; import app.cli, backends; print(backends.__file__)", hostile)
+    done = run(
+        "from nereid import deployments; import nereid.server.cli, backends; print(backends.__file__)",
+        hostile,
+    )
     assert done.stdout == f"{ROOT / 'backends' / '__init__.py'}\n", done.stderr
 
 
@@ -63,16 +66,16 @@ def test_loading_twice_changes_nothing() -> None:
 @pytest.mark.parametrize("theirs", [True, False])
 def test_prepared_process_becomes_either(hostile: Path, theirs: bool) -> None:
     prepare = """
-import nereid.deployments, app.cli
+import nereid.deployments, nereid.server.cli
 from nereid.internals import set_aside
 
-prepared = app.cli
+prepared = nereid.server.cli
 set_aside("nereid.deployments")
 """
     become = (
         "import app; print(app.theirs)"
         if theirs
-        else "import nereid.deployments, app.cli as again; print(again is prepared)"
+        else "import nereid.deployments, nereid.server.cli as again; print(again is prepared)"
     )
     done = run(prepare + become, hostile)
     assert done.stdout == "True\n", done.stderr
@@ -91,10 +94,10 @@ def test_deployments_are_pickled_by_a_public_name(name: str) -> None:
 def test_process_that_deploys_does_not_import_what_it_deploys(tmp_path: Path) -> None:
     code = """
 from ray import cloudpickle
-import app.main, app.settings.load
+import nereid.server.main, app.settings.load
 from nereid.deployments import CLASSES
 
-made = app.main.build({"model_repository": "/"})._bound_deployment
+made = nereid.server.main.build({"model_repository": "/"})._bound_deployment
 assert made.func_or_class.__name__ == "Ingress"
 print(len(cloudpickle.dumps(made.func_or_class)) < 100)
 print([name for name in CLASSES.values() if name in sys.modules])
@@ -181,4 +184,4 @@ def test_models_run_in_a_process_with_packages_of_the_same_names(hostile: Path, 
 
 def test_without_packages_of_the_same_names_the_servers_keep_theirs(tmp_path: Path) -> None:
     done = run("import nereid.testing; print(nereid.testing.load_model.__module__)", tmp_path)
-    assert done.stdout == "app.testing.models\n", done.stderr
+    assert done.stdout == "nereid.testing.models\n", done.stderr

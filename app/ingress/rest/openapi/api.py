@@ -24,8 +24,8 @@ from app.core.errors import InferError, shortened
 from app.core.hints import hinted
 from app.ingress.access.caller import recorded
 from app.ingress.access.guard import Ask
-from app.ingress.rest.path_hints import method_hint, path_hint
-from app.ingress.rest.schemas import Error
+from app.ingress.rest.openapi.path_hints import method_hint, path_hint
+from app.ingress.rest.openapi.schemas import Error
 from app.protocol.http.v2 import encode_error
 from app.protocol.restrictions import Category
 from app.protocol.status import http_headers, http_status

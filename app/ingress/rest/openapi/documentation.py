@@ -10,7 +10,7 @@ from fastapi import Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import JSONResponse
 
-from app.ingress.rest.api import RestApi, RestRoute
+from app.ingress.rest.openapi.api import RestApi, RestRoute
 
 _SCRIPT: Final = "swagger-ui-bundle.js"
 _STYLE: Final = "swagger-ui.css"

@@ -5,7 +5,7 @@ from html import escape
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 
-from app.ingress.rest.api import RestApi, RestRoute
+from app.ingress.rest.openapi.api import RestApi, RestRoute
 
 _PAGE = """\
 <!doctype html>

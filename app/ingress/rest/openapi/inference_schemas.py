@@ -5,8 +5,8 @@ from typing import Any, Final
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict
 
-from app.ingress.rest.api import RestRoute
-from app.ingress.rest.schemas import ModelName, ModelVersion
+from app.ingress.rest.openapi.api import RestRoute
+from app.ingress.rest.openapi.schemas import ModelName, ModelVersion
 
 Parameters = dict[str, str | int | float | bool]
 

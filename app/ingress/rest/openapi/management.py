@@ -6,16 +6,16 @@ from fastapi import Response
 from fastapi.responses import PlainTextResponse
 
 from app.core.errors import invalid_arg, unavailable
-from app.ingress.rest import schemas
-from app.ingress.rest.api import RestApi, RestRoute
-from app.ingress.rest.bodies import JsonBodies, json_response
-from app.ingress.rest.documentation import add_documentation
-from app.ingress.rest.home import add_home
-from app.ingress.rest.inference_schemas import INFERENCE_ROUTES
-from app.ingress.rest.repository import add_repository_routes, add_rollout_routes
-from app.ingress.rest.schemas import ModelName, ModelVersion
-from app.ingress.rest.settings import add_settings_routes
-from app.ingress.rest.shared_memory import add_shared_memory_routes
+from app.ingress.rest.openapi import schemas
+from app.ingress.rest.openapi.api import RestApi, RestRoute
+from app.ingress.rest.openapi.bodies import JsonBodies, json_response
+from app.ingress.rest.openapi.documentation import add_documentation
+from app.ingress.rest.openapi.home import add_home
+from app.ingress.rest.openapi.inference_schemas import INFERENCE_ROUTES
+from app.ingress.rest.openapi.repository import add_repository_routes, add_rollout_routes
+from app.ingress.rest.openapi.schemas import ModelName, ModelVersion
+from app.ingress.rest.openapi.settings import add_settings_routes
+from app.ingress.rest.openapi.shared_memory import add_shared_memory_routes
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
 from app.protocol.http import messages

@@ -7,10 +7,10 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from app.core.errors import internal, invalid_arg, unsupported
-from app.ingress.rest import rollout_schemas, schemas
-from app.ingress.rest.api import RestApi, RestRoute
-from app.ingress.rest.bodies import JsonBodies, json_response
-from app.ingress.rest.schemas import ModelName, RepositoryName
+from app.ingress.rest.openapi import rollout_schemas, schemas
+from app.ingress.rest.openapi.api import RestApi, RestRoute
+from app.ingress.rest.openapi.bodies import JsonBodies, json_response
+from app.ingress.rest.openapi.schemas import ModelName, RepositoryName
 from app.ingress.service.interface import InferenceService
 from app.protocol.http import messages, strict_json
 from app.protocol.http.strict_json import error_prefix

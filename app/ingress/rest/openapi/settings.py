@@ -5,10 +5,10 @@ from typing import Final
 from fastapi import Request, Response
 
 from app.core.observability.trace_settings import GLOBAL
-from app.ingress.rest import schemas
-from app.ingress.rest.api import RestApi, RestRoute
-from app.ingress.rest.bodies import JsonBodies, json_response
-from app.ingress.rest.schemas import ModelName
+from app.ingress.rest.openapi import schemas
+from app.ingress.rest.openapi.api import RestApi, RestRoute
+from app.ingress.rest.openapi.bodies import JsonBodies, json_response
+from app.ingress.rest.openapi.schemas import ModelName
 from app.ingress.service.interface import InferenceService, require_traceable
 from app.ingress.tracing.observer import Observer
 from app.protocol.observability import log_settings, trace_settings

@@ -10,10 +10,10 @@ from app.core.encoding import to_json
 from app.core.errors import invalid_arg
 from app.ingress.client_memory.region_files import Region
 from app.ingress.client_memory.registry import HANDLE_BYTES
-from app.ingress.rest import schemas
-from app.ingress.rest.api import Body, RestApi, RestRoute
-from app.ingress.rest.bodies import JsonBodies, json_response
-from app.ingress.rest.schemas import RegionName
+from app.ingress.rest.openapi import schemas
+from app.ingress.rest.openapi.api import Body, RestApi, RestRoute
+from app.ingress.rest.openapi.bodies import JsonBodies, json_response
+from app.ingress.rest.openapi.schemas import RegionName
 from app.ingress.service.interface import InferenceService
 from app.protocol.http.strict_json import as_text, as_uint
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from app.tools.analyze.space import Candidate
+from nereid_client.tools.analyze.space import Candidate
 
 BETTER: Final = 0.97
 """A candidate that does less than this share of another one is worse; chance makes smaller differences."""

@@ -12,21 +12,21 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from app.tools.analyze import report
-from app.tools.analyze.choice import BETTER, compete, finalists, promising, ranked
-from app.tools.analyze.queue_model import best_rate
-from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
-from app.tools.analyze.state import State, listed, resumed
-from app.tools.analyze.trials import Measured, Trials
-from app.tools.perf import slo
-from app.tools.perf.bench import Bench
-from app.tools.perf.command.flags import read_options
-from app.tools.perf.machine import busy_because, used_by_others
-from app.tools.perf.options import Options, PerfError
-from app.tools.perf.report import text
-from app.tools.perf.signals import Signals, Stopped
-from app.tools.progress import Shown
 from nereid_client import Server, ServerError
+from nereid_client.tools.analyze import report
+from nereid_client.tools.analyze.choice import BETTER, compete, finalists, promising, ranked
+from nereid_client.tools.analyze.queue_model import best_rate
+from nereid_client.tools.analyze.space import Axes, Candidate, configured, present, unsuited
+from nereid_client.tools.analyze.state import State, listed, resumed
+from nereid_client.tools.analyze.trials import Measured, Trials
+from nereid_client.tools.perf import slo
+from nereid_client.tools.perf.bench import Bench
+from nereid_client.tools.perf.command.flags import read_options
+from nereid_client.tools.perf.machine import busy_because, used_by_others
+from nereid_client.tools.perf.options import Options, PerfError
+from nereid_client.tools.perf.report import text
+from nereid_client.tools.perf.signals import Signals, Stopped
+from nereid_client.tools.progress import Shown
 
 _ABOUT: Final = """Find the configuration with which a model of a running server answers most requests a
 second within an objective: max_batch_size, delay, instances and threads. The server has to run with
@@ -78,7 +78,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers: give e.g. 1,4,16") from None
 
 
-def main(argv: Sequence[str], thread_parameters: Mapping[str, str]) -> int:
+def main(argv: Sequence[str], thread_parameters: Mapping[str, str] = {}) -> int:
     """Run the command; return its exit status.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.tools.analyze.space import Candidate
+from nereid_client.tools.analyze.space import Candidate
 
 _REQUESTS: Final = 2000
 _STEPS: Final = 12

@@ -13,13 +13,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 
-from app.tools import charts
-from app.tools.analyze.choice import pareto
-from app.tools.analyze.space import Candidate
-from app.tools.analyze.state import State
-from app.tools.analyze.trials import Measured
-from app.tools.html_page import section
-from app.tools.perf.report.page import chart_page, table
+from nereid_client.tools import charts
+from nereid_client.tools.analyze.choice import pareto
+from nereid_client.tools.analyze.space import Candidate
+from nereid_client.tools.analyze.state import State
+from nereid_client.tools.analyze.trials import Measured
+from nereid_client.tools.html_page import section
+from nereid_client.tools.perf.report.page import chart_page, table
 
 HEAD: Final = (
     *("configuration", "predicted/s", "closed loop/s", "keeps it at/s"),

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.tools.analyze.space import Candidate
-from app.tools.analyze.trials import Measured
-from app.tools.perf.options import PerfError
+from nereid_client.tools.analyze.space import Candidate
+from nereid_client.tools.analyze.trials import Measured
+from nereid_client.tools.perf.options import PerfError
 
 
 @dataclass

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from app.tools.analyze.queue_model import Costs
-from app.tools.analyze.space import Axes, Candidate, configured
-from app.tools.perf import slo
-from app.tools.perf.asking import Asking
-from app.tools.perf.bench import Bench, Progress
-from app.tools.perf.generator.job import Level
-from app.tools.perf.generator.worker import Workers
-from app.tools.perf.options import Options, PerfError
-from app.tools.perf.result import Result
-from app.tools.perf.search import Search
 from nereid_client import Server, ServerError
+from nereid_client.tools.analyze.queue_model import Costs
+from nereid_client.tools.analyze.space import Axes, Candidate, configured
+from nereid_client.tools.perf import slo
+from nereid_client.tools.perf.asking import Asking
+from nereid_client.tools.perf.bench import Bench, Progress
+from nereid_client.tools.perf.generator.job import Level
+from nereid_client.tools.perf.generator.worker import Workers
+from nereid_client.tools.perf.options import Options, PerfError
+from nereid_client.tools.perf.result import Result
+from nereid_client.tools.perf.search import Search
 
 _CURVE_S: Final = 0.4
 _FACTOR: Final = 1.12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from app.tools.perf import slo
-from app.tools.perf.bench import Bench
-from app.tools.perf.generator.job import Level
-from app.tools.perf.result import Result
-from app.tools.perf.search import Tried, seconds
+from nereid_client.tools.perf import slo
+from nereid_client.tools.perf.bench import Bench
+from nereid_client.tools.perf.generator.job import Level
+from nereid_client.tools.perf.result import Result
+from nereid_client.tools.perf.search import Tried, seconds
 
 _CHANCES: Final = 2
 

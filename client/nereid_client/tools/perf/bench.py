@@ -13,19 +13,19 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from app.tools.perf import figures, payloads
-from app.tools.perf.generator.arrivals import draw, draw_hard, read_intervals, repeated
-from app.tools.perf.generator.job import Job, Level, Rows, Told, rows_of
-from app.tools.perf.generator.worker import NoConnection, Workers, shares
-from app.tools.perf.inputs import read_expected, read_inputs
-from app.tools.perf.options import Options, PerfError
-from app.tools.perf.result import Result, Seen, result_of
-from app.tools.perf.server_share import counts_of, models_of, share
-from app.tools.perf.signals import Signals
 from nereid_client import Server, ServerError, Signature
 from nereid_client.datatypes import byte_size
 from nereid_client.messages import Request
 from nereid_client.pool import Lease
+from nereid_client.tools.perf import figures, payloads
+from nereid_client.tools.perf.generator.arrivals import draw, draw_hard, read_intervals, repeated
+from nereid_client.tools.perf.generator.job import Job, Level, Rows, Told, rows_of
+from nereid_client.tools.perf.generator.worker import NoConnection, Workers, shares
+from nereid_client.tools.perf.inputs import read_expected, read_inputs
+from nereid_client.tools.perf.options import Options, PerfError
+from nereid_client.tools.perf.result import Result, Seen, result_of
+from nereid_client.tools.perf.server_share import counts_of, models_of, share
+from nereid_client.tools.perf.signals import Signals
 
 _TICK_S: Final = 0.1
 _LONGEST_S: Final = 3600.0

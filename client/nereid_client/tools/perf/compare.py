@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from app.tools.perf.figures import Interval
-from app.tools.perf.options import PerfError
-from app.tools.perf.result import FORMAT
+from nereid_client.tools.perf.figures import Interval
+from nereid_client.tools.perf.options import PerfError
+from nereid_client.tools.perf.result import FORMAT
 
 _METRICS: Final = ("rate", "p50", "p99")
 _MORE_ERRORS: Final = 0.001

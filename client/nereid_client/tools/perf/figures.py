@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.tools.perf.generator.job import COLUMNS, End, Rows
+from nereid_client.tools.perf.generator.job import COLUMNS, End, Rows
 
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0, 99.9)
 _INTENDED, _NOTICED, _SENT, _ENDED, _STATUS, _FIRST, _RESPONSES = range(len(COLUMNS))

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.tools.perf.options import Options, PerfError
 from nereid_client import Signature, TensorSpec
 from nereid_client.datatypes import NUMPY, Array, decode, to_array
+from nereid_client.tools.perf.options import Options, PerfError
 
 Step = Mapping[str, Array]
 """The inputs of one request, with the batch dimension where the model has one."""

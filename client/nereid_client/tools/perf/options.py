@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from app.tools.perf.generator.job import Level
 from nereid_client import Tls
+from nereid_client.tools.perf.generator.job import Level
 
 _MAX_LEVELS: Final = 1000
 DEFAULT_PORTS: Final = {"http": 8000, "grpc": 8001}

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from app.tools.perf.generator.http1 import http_request
-from app.tools.perf.generator.http2 import grpc_payload
-from app.tools.perf.generator.job import Endpoint
-from app.tools.perf.inputs import Step
-from app.tools.perf.options import Options, PerfError
 from nereid_client import Signature
 from nereid_client.datatypes import encode
 from nereid_client.http import encode_request, encode_stream
 from nereid_client.messages import Input, Request
 from nereid_client.pool import AsyncPool, Lease, through
+from nereid_client.tools.perf.generator.http1 import http_request
+from nereid_client.tools.perf.generator.http2 import grpc_payload
+from nereid_client.tools.perf.generator.job import Endpoint
+from nereid_client.tools.perf.inputs import Step
+from nereid_client.tools.perf.options import Options, PerfError
 
 MAX_BYTES: Final = 2 << 30
 """Of all payloads together."""

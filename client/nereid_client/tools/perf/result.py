@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from app.tools.perf import figures
-from app.tools.perf.figures import Interval, Spread, Window
-from app.tools.perf.generator.job import Level, Rows
-from app.tools.perf.server_share import Share
+from nereid_client.tools.perf import figures
+from nereid_client.tools.perf.figures import Interval, Spread, Window
+from nereid_client.tools.perf.generator.job import Level, Rows
+from nereid_client.tools.perf.server_share import Share
 
 FORMAT: Final = 1
 """Of the JSON; a comparison refuses another one."""

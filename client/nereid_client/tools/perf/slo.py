@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.tools.perf.options import PerfError
-from app.tools.perf.result import Result
+from nereid_client.tools.perf.options import PerfError
+from nereid_client.tools.perf.result import Result
 
 _RULE: Final = re.compile(r"(p\d+(?:\.\d+)?|mean|avg|max|errors)\s*<=?\s*(\d+(?:\.\d+)?)\s*(us|ms|s|%)?")
 _MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, None: 1.0}

@@ -47,7 +47,7 @@ from deployments.spec import Description, ModelSpec
 from tests.unit.test_imports import ROOT
 
 ENCODERS = {f"msgspec.{kind}.{what}" for kind in ("json", "msgpack") for what in ("encode", "Encoder")}
-PRODUCT = ("app", "backends", "deployments", "nereid")
+PRODUCT = ("app", "backends", "deployments", "nereid", "client/nereid_client/tools")
 HOSTILE = {
     "half of a pair": "hi \ud83d",
     "the other half": "\udc00 hi",
@@ -218,7 +218,7 @@ REFUSED: dict[str, str] = {
     "app/access/tokens.py": "what an operator has typed, read from JSON",
     "app/cache/response_cache.py": "responses; an entry that cannot be stored is not",
     "app/ingress/client_memory/region_files.py": "names of regions, read from JSON or a protobuf",
-    "app/commands/rollout/command.py": "a person's words, who is told at once",
+    "nereid/commands/rollout/command.py": "a person's words, who is told at once",
     "app/ray_adapter/claim.py": "numbers and addresses",
     "backends/cpp/backend.py": "requests, which have arrived",
     "backends/cpp/calls.py": "responses, which have arrived",

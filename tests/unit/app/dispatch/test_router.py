@@ -14,7 +14,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest
 from app.dispatch.router import Router
 from app.ensemble.runner import EnsembleRunner
-from app.ray_adapter import replicas
+from app.ray_adapter.serve import replicas
 from app.routing import pools as pools_module
 from app.routing.pools import Pools
 from app.routing.table import IDLE, ModelState, NotLoaded, RoutingTable, VersionEntry

@@ -14,7 +14,7 @@ from app.core.failures import REPLICA_LOST
 from app.core.sequences import END_SEQUENCES, missing_start
 from app.core.tensors import InferRequest, RegionSlice, Tensor, failed
 from app.dispatch.router import Router
-from app.ray_adapter import replicas
+from app.ray_adapter.serve import replicas
 from app.routing.sequence_call import rank
 from app.transport.memory.client_regions import SHM_DIRECTORY
 from tests.unit.app.dispatch.test_router import apply, entry, handles, router, send, table  # noqa: F401

@@ -13,12 +13,12 @@ from tritonclient.utils import InferenceServerException
 
 from app.core.inference import Call, Sink, Target
 from app.core.tensors import InferRequest, InferResponse
-from app.engine.engine import Engine
-from app.engine.fronts import Fronts
 from app.routing.table import VersionEntry
 from app.settings.load import from_args
+from nereid.engine.engine import Engine
+from nereid.engine.fronts import Fronts
 from tests.server import free_port
-from tests.unit.app.engine.repositories import add_ensemble, add_model
+from tests.unit.nereid.engine.repositories import add_ensemble, add_model
 
 ROW = np.array([1.0, 2.0], np.float32)
 CALLS = """

@@ -10,9 +10,9 @@ from tritonclient.grpc import service_pb2 as pb
 from app.core.observability.live_settings import LiveSettings
 from app.ingress.grpc.front import GrpcFront
 from app.ingress.http1.exchange import FixedRoute
-from app.ingress.rest.api import RestApi, RestRoute
 from app.ingress.rest.front import HttpFront
-from app.ingress.rest.management import build_rest_api
+from app.ingress.rest.openapi.api import RestApi, RestRoute
+from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.tracing.observer import Observer
 from app.protocol.http.http1 import RequestHead
 from app.protocol.restrictions import CATEGORIES, Category, Restriction

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.core.compilers import compiler
 from app.core.errors import ErrorCode, InferError
+from app.core.installed.compilers import compiler
 from app.native import choice, sources
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 
 

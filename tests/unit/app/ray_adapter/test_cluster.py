@@ -59,7 +59,7 @@ def test_reachable_cluster_is_accepted(host: str) -> None:
         ("RAY_TMPDIR", "/dev/null", "cannot start Ray: [Errno 20] Not a directory"),
     ],
 )
-@pytest.mark.parametrize("module", ["nereid", "app.serve_run"])
+@pytest.mark.parametrize("module", ["nereid", "nereid.server.serve_run"])
 def test_failed_start_prints_one_line_and_exits_with_1(
     tmp_path: Path, module: str, name: str, value: str, reason: str
 ) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.core.processes import Process, process
+from app.core.system.processes import Process, process
 from app.ray_adapter import cluster_health
 from app.ray_adapter.cluster_health import ClusterHealth, Part
 from tests.waiting import block_until, let_run, until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.core.private_files import private_root
+from app.core.files.private_files import private_root
 from app.ray_adapter import worker_output
 from app.ray_adapter.worker_output import WorkerOutput, open_ray_log
 

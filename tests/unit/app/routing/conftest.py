@@ -8,7 +8,7 @@ import pytest
 
 from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse
-from app.ray_adapter.replicas import ReplicaAddress
+from app.ray_adapter.serve.replicas import ReplicaAddress
 from app.transport.channel.server import ChannelServer
 from app.transport.settings import TransportSettings
 

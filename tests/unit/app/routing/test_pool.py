@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode
-from app.ray_adapter.replicas import ReplicaAddress
+from app.ray_adapter.serve.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool, _kind_of_loss, retry_delay
 from app.transport.channel.client import Channel
 from tests.unit.app.routing.conftest import KEY, NODE, SETTINGS, Replica, Sink, Start, request

@@ -8,7 +8,7 @@ import pytest
 
 from app.access.token_file import change_tokens
 from app.access.tokens import append, make_token
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from tests.certificates import Authority

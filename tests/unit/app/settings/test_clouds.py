@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from app.cli import main, parse
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
+from nereid.server.cli import main, parse
 
 
 @pytest.mark.parametrize(

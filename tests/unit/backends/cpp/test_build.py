@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.core import compilers
 from app.core.errors import ErrorCode, InferError
+from app.core.installed import compilers
 from backends.cpp import build
 
 COMPILER = """#!/bin/sh

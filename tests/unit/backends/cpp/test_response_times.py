@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import ErrorCode
-from app.core.statistics import Duration, ResponseDurations
+from app.core.observability.statistics import Duration, ResponseDurations
 from backends.registry.loading import find_backend
 from backends.registry.place import BackendPlace
 from tests.unit.backend_harness import Served, config

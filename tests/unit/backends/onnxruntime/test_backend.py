@@ -14,9 +14,9 @@ onnx = pytest.importorskip("onnx")
 from google.protobuf import text_format  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
-from app.core.cpus import available_cpus  # noqa: E402
 from app.core.errors import ErrorCode, InferError  # noqa: E402
-from app.core.installation import install_command  # noqa: E402
+from app.core.installed.installation import install_command  # noqa: E402
+from app.core.system.cpus import available_cpus  # noqa: E402
 from app.core.tensors import Tensor  # noqa: E402
 from backends.base import Instance, Model  # noqa: E402
 from backends.cpus import threads_per_instance  # noqa: E402

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.core.cpus import available_cpus
 from app.core.errors import InferError
+from app.core.system.cpus import available_cpus
 from backends.openvino.properties import compile_properties, flag, target_device
 from tests.unit.backends.openvino.networks import model, parameters
 

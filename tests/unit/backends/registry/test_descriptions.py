@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from app.core.errors import InferError
-from app.engine.engine import Engine
 from backends.description import BackendDescription
 from backends.registry.descriptions import described, descriptions
 from backends.registry.file_kinds import KINDS
 from backends.registry.loading import find_backend
 from backends.registry.place import BackendPlace
+from nereid.engine.engine import Engine
 from tests.unit.added_backends import added_backends
 from tests.unit.test_docs import code_blocks
 

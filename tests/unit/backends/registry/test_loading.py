@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.core.installation import install_command
+from app.core.installed.installation import install_command
 from backends.base import Backend, Model
 from backends.registry import entry_points
 from backends.registry.loading import backend_names, find_backend

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.core.cpus import available_cpus
 from app.core.errors import ErrorCode, InferError
+from app.core.system.cpus import available_cpus
 from backends.base import Instance, Model
 from backends.tensorflow.options import (
     Accelerators,

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from app.core.errors import ErrorCode, InferError  # noqa: E402
-from app.core.installation import install_command  # noqa: E402
+from app.core.installed.installation import install_command  # noqa: E402
 from backends.base import Instance, Model, SecondaryDevice  # noqa: E402
 from backends.registry.loading import find_backend  # noqa: E402
 from backends.registry.place import BackendPlace  # noqa: E402

@@ -2,7 +2,7 @@
 
 import re
 
-from app.tools import charts
+from nereid_client.tools import charts
 
 
 def test_intervals_of_series_lie_below_each_other_on_a_common_axis() -> None:

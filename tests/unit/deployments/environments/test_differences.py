@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.engine import Engine
 from deployments.environments.differences import differences, unlike
-from tests.unit.app.engine.repositories import add_model
+from nereid.engine.engine import Engine
+from tests.unit.nereid.engine.repositories import add_model
 
 NUMPY = version("numpy")
 

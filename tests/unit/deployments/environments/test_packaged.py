@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.commands import backends as command
 from app.core.errors import ErrorCode, InferError
 from backends.base import Instance, Model
 from backends.registry.descriptions import descriptions
@@ -15,6 +14,7 @@ from backends.registry.place import BackendPlace
 from deployments.environments import packaged
 from deployments.environments.packaged import PackagedEnvironments, data_directory
 from deployments.environments.prepare import prepare
+from nereid.commands import backends as command
 from tests.environments import make
 from tests.unit.added_backends import added_backends
 from tests.unit.backend_harness import Call, Served, config, infer

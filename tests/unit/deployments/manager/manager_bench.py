@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
 from app.core.rollout.split import Split
-from app.ray_adapter.applications import ReplicaCounts
+from app.ray_adapter.serve.applications import ReplicaCounts
 from app.routing.table import RoutingTable
 from app.routing.table_bytes import decode_table
 from app.settings.load import from_args
@@ -18,7 +18,7 @@ from deployments.manager.manager import RepositoryManager
 from deployments.manager.serve import applications
 from deployments.manager.serve.applications import ModelApplication, parse_application
 from deployments.parameters import replica_parameters
-from deployments.rollout import state_files
+from deployments.rollout.storage import state_files
 from deployments.scaling import autoscaler
 from deployments.spec import Description, ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY, add

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.ray_adapter import replicas
+from app.ray_adapter.serve import replicas
 from app.transport.channel.busy import BUSY
 from deployments.model_process.requests import HostHandler
 from deployments.spec import Description

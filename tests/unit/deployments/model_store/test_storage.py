@@ -13,8 +13,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from app.core.errors import InferError
-from app.core.installation import install_command
-from app.settings.errors import SettingsError
+from app.core.installed.installation import install_command
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from deployments.manager import catalog as catalog_module
 from deployments.manager.catalog import Catalog

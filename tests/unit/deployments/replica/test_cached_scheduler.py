@@ -17,7 +17,7 @@ from app.cache import response_cache
 from app.cache.response_cache import Entry, LocalCache, make_cache, request_key
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from tests.server import free_port
 from tests.unit.deployments.served_model_bench import CONFIG, Bench

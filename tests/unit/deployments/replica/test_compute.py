@@ -1,7 +1,7 @@
 """What a replica reports of its executions while a rollout compares versions."""
 
+from app.core.observability.statistics import Statistics
 from app.core.rollout.outcomes import COMPUTE, log_bucket
-from app.core.statistics import Statistics
 from deployments.replica import compute
 from deployments.replica.compute import ComputeMeter
 from tests.unit.deployments.served_model_bench import Bench, request

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
-from app.core.statistics import CustomSample
+from app.core.observability.statistics import CustomSample
 from app.core.tensors import InferResponse
 from deployments.replica.served_model import ServedModel
 from deployments.spec import UPDATE

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.core.statistics import CustomFamily, CustomSample
+from app.core.observability.statistics import CustomFamily, CustomSample
 from app.core.tensors import InferRequest, Tensor
 from tests import environments
 from tests.unit.backends.onnxruntime.test_backend import identity

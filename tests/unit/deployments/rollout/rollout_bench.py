@@ -14,7 +14,7 @@ from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
 from deployments.manager.manager import RepositoryManager
 from deployments.rollout import driver
-from deployments.rollout.intervals import Intervals
+from deployments.rollout.judging.intervals import Intervals
 from deployments.rollout.machine import Record
 from tests.unit.deployments.manager.manager_bench import Bench
 from tests.unit.deployments.model_directories import CONFIG

@@ -10,7 +10,7 @@ from app.core.rollout.outcomes import VersionOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
 from app.routing.table import ModelState
-from deployments.rollout.judge import judge
+from deployments.rollout.judging.judge import judge
 from deployments.rollout.selection import Offer
 from tests.unit.deployments.model_directories import CONFIG
 from tests.unit.deployments.rollout.rollout_bench import (

@@ -9,7 +9,7 @@ from app.core.errors import unavailable
 from app.core.rollout.outcomes import COMPUTE, Executions, Outcomes, VersionOutcomes
 from app.core.rollout.status import RolloutState
 from deployments.rollout.executions import ExecutionReader
-from deployments.rollout.judge import judge
+from deployments.rollout.judging.judge import judge
 from deployments.spec import ModelSpec
 from tests.unit.deployments.rollout.rollout_bench import STEP, RolloutBench, state
 

@@ -11,7 +11,7 @@ from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, Verdict
 from deployments.rollout import machine
 from deployments.rollout.changes import changed
-from deployments.rollout.intervals import UNSEEN, Bet, Intervals
+from deployments.rollout.judging.intervals import UNSEEN, Bet, Intervals
 from deployments.rollout.machine import Record
 from deployments.rollout.policy import merged
 

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import unavailable
-from app.ray_adapter.applications import ReplicaCounts
+from app.ray_adapter.serve.applications import ReplicaCounts
 from app.routing.scale import Scale
 from deployments.scaling import autoscaler
 from deployments.scaling.autoscaler import Autoscaler

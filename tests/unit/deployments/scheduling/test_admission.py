@@ -6,7 +6,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, FailureReason
-from app.core.statistics import MovingMean
+from app.core.observability.statistics import MovingMean
 from app.protocol.status import grpc_status, http_status
 from backends.python.api.errors import TritonError
 from deployments.scheduling.admission import Admission, Patience

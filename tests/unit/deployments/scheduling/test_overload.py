@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from app.core.errors import InferError
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from deployments.scheduling.admission import Admission
 from deployments.scheduling.base import DirectScheduler, Scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from backends.base import Model
 from backends.registry.configuration import normalise
 from deployments.execution.queued_request import QueuedRequest

@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 import ray
 
-from app import serve_run
-from app.cli import main, usage
-from app.commands import COMMANDS, Command
+from nereid.commands.table import COMMANDS, Command
+from nereid.server import serve_run
+from nereid.server.cli import main, usage
 from tests.server import ROOT
 
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from app.commands import dev
-from app.engine.repository import Applied
-from app.engine.watch import Change
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from deployments.environments.progress import work, working
+from nereid.commands import dev
+from nereid.engine.repository import Applied
+from nereid.engine.watch import Change
 from tests.server import free_port
-from tests.unit.app.engine.repositories import add_model, source
+from tests.unit.nereid.engine.repositories import add_model, source
 from tests.waiting import block_until
 
 
@@ -106,7 +106,7 @@ def test_a_repository_is_served_and_followed(tmp_path: Path, capsys: pytest.Capt
 def test_processes_that_a_model_forks_end_by_signals() -> None:
     program = """if True:
         import os, signal
-        from app.commands import dev
+        from nereid.commands import dev
 
         stop = dev._stop_on_signal()
         end, far_end = os.pipe()
@@ -136,7 +136,7 @@ def test_what_is_waited_for_is_told(
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr("app.commands.dev.time.sleep", pause)
+    monkeypatch.setattr("nereid.commands.dev.time.sleep", pause)
     with working("installing requirements.txt of model 'a'"), pytest.raises(KeyboardInterrupt):
         dev._tell_progress(cast(Any, engine))
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commands import files
+from nereid.commands import files
 from tests.server import ROOT
 
 

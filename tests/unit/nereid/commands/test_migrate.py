@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
-from app.commands import migrate
+from nereid.commands import migrate
+from nereid.server.cli import main
 from tests.server import free_port
-from tests.unit.app.tools.migrate.sources import FLOAT, archive, saved_model
-from tests.unit.app.tools.migrate.test_verify import METADATA, server
+from tests.unit.nereid.migrate.sources import FLOAT, archive, saved_model
+from tests.unit.nereid.migrate.test_verify import METADATA, server
 
 Capture = pytest.CaptureFixture[str]
 

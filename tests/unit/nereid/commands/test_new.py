@@ -19,12 +19,12 @@ from onnx import TensorProto, helper
 from sklearn.linear_model import LogisticRegression
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.commands.check import check
-from app.commands.new.command import main
-from app.commands.new.made_tests import file_of
-from app.commands.new.starts import from_source, name_for, read_tensor
 from app.settings.load import from_args
-from app.tools.migrate.plan import MigrationError
+from nereid.commands.check.command import check
+from nereid.commands.new.command import main
+from nereid.commands.new.made_tests import file_of
+from nereid.commands.new.starts import from_source, name_for, read_tensor
+from nereid.migrate.plan import MigrationError
 
 
 @pytest.fixture

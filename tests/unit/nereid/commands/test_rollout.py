@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.commands.rollout import command, rollback
-from app.commands.rollout.page import page
-from app.commands.rollout.text import comparison, duration, line, screen
 from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 from app.protocol.rollout import history_fields, status_fields
+from nereid.commands.rollout import command, rollback
+from nereid.commands.rollout.page import page
+from nereid.commands.rollout.text import comparison, duration, line, screen
 from tests.certificates import Authority
 from tests.unit.app.rollout_fakes import REJECTED, STARTED, rollout, rollout_history
 

@@ -8,10 +8,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from app.commands import serve
-from app.commands.check import check
-from app.commands.new import command as new
 from app.settings.load import from_args
+from nereid.commands import serve
+from nereid.commands.check.command import check
+from nereid.commands.new import command as new
 
 
 class Server:

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from app.commands import env, status, traffic
-from app.console import server_record
-from app.console.server_record import ServerRecord, birth_of, running_servers, write_record
+from nereid.commands import env, status, traffic
+from nereid.console import server_record
+from nereid.console.server_record import ServerRecord, birth_of, running_servers, write_record
 from tests.server import ROOT
 
 INDEX = [{"name": "simple", "version": "1", "state": "READY"}, {"name": "bad", "reason": "first\nsecond"}]

@@ -6,7 +6,7 @@ import pytest
 
 from app.access.token_file import read_tokens
 from app.access.tokens import digest
-from app.cli import main
+from nereid.server.cli import main
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.console import console, server_record
-from app.console.console import Console
-from app.console.server_record import running_servers
 from app.ray_adapter.worker_output import WorkerOutput
 from app.routing.table import RoutingTable
 from app.settings.clouds import CloudSettings
 from app.settings.cluster import ClusterSettings
 from app.settings.settings import RepositorySettings, ServerSettings
 from deployments.manager.start_tables import start_tables
+from nereid.console import console, server_record
+from nereid.console.console import Console
+from nereid.console.server_record import running_servers
 from tests.unit.app.routing_fakes import entry
 from tests.waiting import block_until
 

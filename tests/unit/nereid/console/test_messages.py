@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.console.first_request import first_request
-from app.console.messages import failed, http_url, ready, starting
-from app.core.installation import server_version
+from app.core.installed.installation import server_version
 from app.native.choice import described
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import RepositorySettings, ServerSettings
+from nereid.console.first_request import first_request
+from nereid.console.messages import failed, http_url, ready, starting
 
 SETTINGS = ServerSettings(repository=RepositorySettings(paths=("/models", "s3://bucket")))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.console import systemd
-from app.console.systemd import notify, notify_ready, notify_starting
+from nereid.console import systemd
+from nereid.console.systemd import notify, notify_ready, notify_starting
 
 Receive = Callable[[], dict[str, str]]
 

@@ -15,10 +15,10 @@ import pytest
 import nereid.inprocess as tritonserver
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse
-from app.engine.engine import Engine
-from app.engine.sent import Waiting
 from deployments.event_loop_execution import policy
-from tests.unit.app.engine.repositories import FP32, add_ensemble, add_model
+from nereid.engine.engine import Engine
+from nereid.engine.sent import Waiting
+from tests.unit.nereid.engine.repositories import FP32, add_ensemble, add_model
 from tests.waiting import block_until
 
 ROW = np.array([1.0, 2.0], np.float32)

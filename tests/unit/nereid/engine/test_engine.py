@@ -12,11 +12,11 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse
-from app.engine.engine import Engine
-from app.engine.sent import MAX_WAITING, Received
 from backends.python.api import server_api
+from nereid.engine.engine import Engine
+from nereid.engine.sent import MAX_WAITING, Received
 from tests.server import free_port
-from tests.unit.app.engine.repositories import (
+from tests.unit.nereid.engine.repositories import (
     DECOUPLED,
     FP32,
     add_ensemble,
@@ -256,7 +256,7 @@ class Refused:
             raise ImportError("there is no Ray here")
 sys.meta_path.insert(0, Refused())
 import nereid.testing
-from app.engine.engine import Engine
+from nereid.engine.engine import Engine
 from nereid.inprocess import KServeGrpc, KServeHttp, Metrics, Server
 with Engine.open(model_repository=[sys.argv[1]]) as engine:
     print(engine.infer("chain", {"IN": [1, 2]})["OUT"].tolist(), engine.index())

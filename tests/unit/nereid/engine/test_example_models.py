@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engine.engine import Engine
+from nereid.engine.engine import Engine
 
 ROOT = Path(__file__).parents[4]
 LABELS = ROOT / "model_repository" / "efficientnet_lite0_onnx" / "labels.txt"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.engine import Engine
-from tests.unit.app.engine.repositories import DOUBLE, source
+from nereid.engine.engine import Engine
+from tests.unit.nereid.engine.repositories import DOUBLE, source
 
 Write = Callable[[Path, int], str]
 MODELS = 8

@@ -9,9 +9,9 @@ import pytest
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse, Timestamps
-from app.engine import local_channel
-from app.engine.local_channel import LocalChannel
 from app.transport.channel.server import Reply
+from nereid.engine import local_channel
+from nereid.engine.local_channel import LocalChannel
 from tests.waiting import let_run, until
 
 REQUEST = InferRequest("m", "", ())

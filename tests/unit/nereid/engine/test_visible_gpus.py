@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.repository import visible_gpus
+from nereid.engine.repository import visible_gpus
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.engine import Engine
-from app.engine.watch import Change, Watch
-from tests.unit.app.engine.repositories import add_model, source
+from nereid.engine.engine import Engine
+from nereid.engine.watch import Change, Watch
+from tests.unit.nereid.engine.repositories import add_model, source
 
 TRIPLE = "return [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', _in(r) * 3)]) for r in requests]"
 

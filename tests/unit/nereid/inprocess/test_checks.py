@@ -12,7 +12,7 @@ import tritonclient.http
 
 import nereid.inprocess as tritonserver
 from tests.server import free_port
-from tests.unit.app.engine.repositories import add_model
+from tests.unit.nereid.engine.repositories import add_model
 
 ROW = np.array([1.0, 2.0], np.float32)
 FRONTS = [tritonserver.KServeHttp, tritonserver.KServeGrpc, tritonserver.Metrics]

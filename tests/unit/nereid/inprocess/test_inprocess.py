@@ -15,7 +15,7 @@ import tritonclient.http
 
 import nereid.inprocess as tritonserver
 from tests.server import free_port
-from tests.unit.app.engine.repositories import DECOUPLED, FP32, add_model, source
+from tests.unit.nereid.engine.repositories import DECOUPLED, FP32, add_model, source
 
 ROW = np.array([1.0, 2.0], np.float32)
 TEXT = """

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.commands import migrate
-from tests.unit.app.tools.migrate.sources import FLOAT, archive, saved_model
+from nereid.commands import migrate
+from tests.unit.nereid.migrate.sources import FLOAT, archive, saved_model
 
 Capture = pytest.CaptureFixture[str]
 Source = Callable[[Path, Any], list[str]]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.tfserving.messages import message_class
-from app.tools.migrate.plan import Found, MigratedModel, Refused
+from nereid.migrate.plan import Found, MigratedModel, Refused
 
 FLOAT, STRING = 1, 7
 HANDLER = """

@@ -17,10 +17,10 @@ from PIL import Image
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.engine.engine import Engine
-from app.tools.migrate import bentoml, mlserver, torchserve
-from app.tools.migrate.writing import write
-from tests.unit.app.tools.migrate.sources import archive, migrated
+from nereid.engine.engine import Engine
+from nereid.migrate import bentoml, mlserver, torchserve
+from nereid.migrate.writing import write
+from tests.unit.nereid.migrate.sources import archive, migrated
 
 COLOUR = (200, 100, 50)
 ROWS = np.array([[0, 1], [2, 3], [4, 9], [9, 1]], np.float32)

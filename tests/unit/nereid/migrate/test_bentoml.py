@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.migrate.bentoml import models
-from app.tools.migrate.plan import MigrationError, Refused
-from tests.unit.app.tools.migrate.sources import FLOAT, migrated, refusal, saved_model
+from nereid.migrate.bentoml import models
+from nereid.migrate.plan import MigrationError, Refused
+from tests.unit.nereid.migrate.sources import FLOAT, migrated, refusal, saved_model
 
 BENTO = """\
 service: service:svc

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.tools.migrate.eas import models
-from app.tools.migrate.plan import MigrationError
-from tests.unit.app.tools.migrate.sources import FLOAT, migrated, refusal, saved_model
+from nereid.migrate.eas import models
+from nereid.migrate.plan import MigrationError
+from tests.unit.nereid.migrate.sources import FLOAT, migrated, refusal, saved_model
 
 TENSORFLOW: dict[str, Any] = {
     "name": "tf_serving_test",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.commands import migrate
-from tests.unit.app.tools.migrate.hostile import (
+from nereid.commands import migrate
+from tests.unit.nereid.migrate.hostile import (
     GOOD,
     SOURCES,
     Capture,
@@ -20,7 +20,7 @@ from tests.unit.app.tools.migrate.hostile import (
     seldon,
     seldon_model,
 )
-from tests.unit.app.tools.migrate.sources import FLOAT, archive, saved_model
+from tests.unit.nereid.migrate.sources import FLOAT, archive, saved_model
 
 NAMES = [
     "../escaped", "../../escaped", "./../../escaped", "a/../../escaped", "a/b", "a/", "/", "/etc/cron.d/x",

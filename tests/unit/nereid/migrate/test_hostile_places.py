@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.commands import migrate
-from tests.unit.app.tools.migrate.hostile import (
+from nereid.commands import migrate
+from tests.unit.nereid.migrate.hostile import (
     GOOD,
     Capture,
     Source,
@@ -20,7 +20,7 @@ from tests.unit.app.tools.migrate.hostile import (
     seldon_model,
     tfserving,
 )
-from tests.unit.app.tools.migrate.sources import archive
+from tests.unit.nereid.migrate.sources import archive
 
 URIS = [
     "/etc/passwd",

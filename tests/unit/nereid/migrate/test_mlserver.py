@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.tools.migrate import kserve
-from app.tools.migrate.mlserver import models
-from tests.unit.app.tools.migrate.sources import FLOAT, migrated, refusal, saved_model
+from nereid.migrate import kserve
+from nereid.migrate.mlserver import models
+from tests.unit.nereid.migrate.sources import FLOAT, migrated, refusal, saved_model
 
 SETTINGS: dict[str, Any] = {
     "name": "iris",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.tools.migrate.plan import (
+from nereid.migrate.plan import (
     Item,
     MigratedModel,
     MigrationError,
@@ -14,7 +14,7 @@ from app.tools.migrate.plan import (
     inside,
     read_bounded,
 )
-from app.tools.migrate.writing import write
+from nereid.migrate.writing import write
 
 
 def model(*items: Item) -> MigratedModel:

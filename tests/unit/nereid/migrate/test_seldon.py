@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.migrate.plan import MigratedModel, MigrationError
-from app.tools.migrate.seldon import models
-from tests.unit.app.tools.migrate.sources import FLOAT, migrated, refusal, saved_model
+from nereid.migrate.plan import MigratedModel, MigrationError
+from nereid.migrate.seldon import models
+from tests.unit.nereid.migrate.sources import FLOAT, migrated, refusal, saved_model
 
 DEPLOYMENT = """
 apiVersion: machinelearning.seldon.io/v1

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.protocol.tfserving.signature import labelled_version
-from app.tools.migrate.plan import MigrationError
-from app.tools.migrate.tfserving import models
-from tests.unit.app.tools.migrate.sources import FLOAT, STRING, migrated, refusal, saved_model
+from nereid.migrate.plan import MigrationError
+from nereid.migrate.tfserving import models
+from tests.unit.nereid.migrate.sources import FLOAT, STRING, migrated, refusal, saved_model
 
 CONFIG = """
 model_config_list {{

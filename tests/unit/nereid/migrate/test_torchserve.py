@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.migrate import torchserve
-from app.tools.migrate.plan import MigrationError
-from app.tools.migrate.torchserve import models
-from app.tools.migrate.writing import write
-from tests.unit.app.tools.migrate.sources import archive, migrated, refusal
+from nereid.migrate import torchserve
+from nereid.migrate.plan import MigrationError
+from nereid.migrate.torchserve import models
+from nereid.migrate.writing import write
+from tests.unit.nereid.migrate.sources import archive, migrated, refusal
 
 
 def test_an_archive_becomes_a_python_model(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.tools.migrate import verify
-from app.tools.migrate.plan import MigrationError
+from nereid.migrate import verify
+from nereid.migrate.plan import MigrationError
 from tests.server import free_port
 
 

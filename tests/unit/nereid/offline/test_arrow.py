@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.offline import arrow
-from app.offline.arrow import numbers, texts
+from nereid.offline import arrow
+from nereid.offline.arrow import numbers, texts
 from tests.server import ROOT
 
 
@@ -52,11 +52,11 @@ def test_batch_of_parquet_imports_no_pandas(tmp_path: Path) -> None:
     code = f"""
 import sys
 import numpy as np, pyarrow.parquet as pq
-from app.offline.arrow import numbers
+from nereid.offline.arrow import numbers
 import pyarrow as pa
 pq.write_table(pa.table({{"INPUT": numbers(np.ones(8, np.float32))}}), {str(tmp_path / "in.parquet")!r})
-from app.commands.batch import main
-from app.commands.new.command import main as new
+from nereid.offline.command import main
+from nereid.commands.new.command import main as new
 assert new(["m", "--python", "--repository", {str(tmp_path / "r")!r}]) == 0
 words = ["--repository", {str(tmp_path / "r")!r}, "--model", "m", "--input", {str(tmp_path / "in.parquet")!r}]
 assert main([*words, "--output", {str(tmp_path / "out")!r}]) == 0

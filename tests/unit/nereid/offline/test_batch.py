@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.commands.batch import main
-from app.offline.blocks import Block
-from app.offline.columns import output_column
-from app.offline.output import Output
-from tests.unit.app.engine.repositories import DECOUPLED, FP32, add_ensemble, add_model
+from nereid.offline.blocks import Block
+from nereid.offline.columns import output_column
+from nereid.offline.command import main
+from nereid.offline.output import Output
+from tests.unit.nereid.engine.repositories import DECOUPLED, FP32, add_ensemble, add_model
 
 BATCHED = """
 max_batch_size: 4

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.offline.blocks import InputError, blocks, open_source
-from app.offline.execution import Job, RowError
 from nereid import offline
 from nereid.offline import ActorsError, Parts, told, write_parts
-from tests.unit.app.engine.repositories import FP32, add_model
+from nereid.offline.blocks import InputError, blocks, open_source
+from nereid.offline.execution import Job, RowError
+from tests.unit.nereid.engine.repositories import FP32, add_model
 
 PICKY = "raise ValueError('thirteen')"
 

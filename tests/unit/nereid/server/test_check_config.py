@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.check_config import check
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
+from nereid.server.check_config import check
 
 CONFIG = """
 applications:

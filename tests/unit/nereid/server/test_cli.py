@@ -10,14 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from app.cli import HINT, TextRequested, main, parse, usage
-from app.core.installation import server_version
+from app.core.installed.installation import server_version
 from app.core.observability.trace_settings import TraceSetting
 from app.settings.deprecated import DEPRECATED
-from app.settings.errors import SettingsError
-from app.settings.flags import Setting
+from app.settings.flag.errors import SettingsError
+from app.settings.flag.flags import Setting
 from app.settings.ignored import IGNORED
 from app.settings.settings import SETTINGS, ServerSettings
+from nereid.server.cli import HINT, TextRequested, main, parse, usage
 from tests.server import ROOT
 from tests.unit.setting_values import value_of
 
@@ -323,9 +323,9 @@ def test_main_runs_the_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         ran.append(settings)
         return 3
 
-    module = ModuleType("app.launcher")
+    module = ModuleType("nereid.server.launcher")
     module.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "app.launcher", module)
+    monkeypatch.setitem(sys.modules, "nereid.server.launcher", module)
     with pytest.raises(SystemExit) as exited:
         main(["--model-repository=models", "--http-thread-count=4"])
     assert exited.value.code == 3

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import parse
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
+from nereid.server.cli import parse
 
 
 @pytest.mark.parametrize(

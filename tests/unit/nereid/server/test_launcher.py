@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import threading, time
-from app.launcher import _stop_on_signal
+from nereid.server.launcher import _stop_on_signal
 
 class Supervisor:
     def bound_stop(self):

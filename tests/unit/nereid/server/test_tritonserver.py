@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from app.cli import LISTEN_ADDRESS, main, tritonserver
 from app.settings.settings import ServerSettings
+from nereid.server.cli import LISTEN_ADDRESS, main, tritonserver
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +26,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
         found.append(settings)
         return 0
 
-    module = ModuleType("app.launcher")
+    module = ModuleType("nereid.server.launcher")
     module.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "app.launcher", module)
+    monkeypatch.setitem(sys.modules, "nereid.server.launcher", module)
     return found
 
 

@@ -1,5 +1,6 @@
 """Models in unit tests: `nereid.testing`."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from nereid.testing import InferError, load_model
-from tests.unit.app.engine.repositories import DECOUPLED, FP32, add_ensemble, add_model
+from tests.unit.nereid.engine.repositories import DECOUPLED, FP32, add_ensemble, add_model
 
 BATCHED = """
 max_batch_size: 4
@@ -35,6 +36,7 @@ return [pb_utils.InferenceResponse(found.output_tensors())]
 def test_a_directory_is_loaded_and_called(tmp_path: Path) -> None:
     group = "instance_group [ { kind: KIND_GPU count: 3 } ]\n"  # neither GPUs nor processes in a unit test
     add_model(tmp_path, "double", config=FP32 + group)
+    gc.collect()  # models that nobody has unloaded are then, and leave the path
     before = list(sys.path)
     with load_model(tmp_path / "double") as model:
         assert model(IN=[1.0, 2.0])["OUT"].tolist() == [2, 4]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from app.tools.perf.generator.arrivals import DISTRIBUTIONS, read_intervals
-from app.tools.perf.generator.job import Level
-from app.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
 from nereid_client import Tls
+from nereid_client.tools.perf.generator.arrivals import DISTRIBUTIONS, read_intervals
+from nereid_client.tools.perf.generator.job import Level
+from nereid_client.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
 
 ABOUT: Final = """Measure a model of a running server, Nereid or Triton.
 

@@ -12,22 +12,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app.tools.perf import slo
-from app.tools.perf.asking import Asking
-from app.tools.perf.bench import Bench
-from app.tools.perf.command.flags import read_options
-from app.tools.perf.compare import Change, compare, unknown, worse
-from app.tools.perf.generator.job import Level
-from app.tools.perf.machine import busy_because, used_by_others
-from app.tools.perf.options import Options, PerfError
-from app.tools.perf.report import text
-from app.tools.perf.report.csv import csv_text
-from app.tools.perf.report.export import profile
-from app.tools.perf.result import FORMAT, Result, Seen
-from app.tools.perf.search import Found, Search
-from app.tools.perf.signals import Signals, Stopped
-from app.tools.progress import Shown
 from nereid_client import ServerError
+from nereid_client.tools.perf import slo
+from nereid_client.tools.perf.asking import Asking
+from nereid_client.tools.perf.bench import Bench
+from nereid_client.tools.perf.command.flags import read_options
+from nereid_client.tools.perf.compare import Change, compare, unknown, worse
+from nereid_client.tools.perf.generator.job import Level
+from nereid_client.tools.perf.machine import busy_because, used_by_others
+from nereid_client.tools.perf.options import Options, PerfError
+from nereid_client.tools.perf.report import text
+from nereid_client.tools.perf.report.csv import csv_text
+from nereid_client.tools.perf.report.export import profile
+from nereid_client.tools.perf.result import FORMAT, Result, Seen
+from nereid_client.tools.perf.search import Found, Search
+from nereid_client.tools.perf.signals import Signals, Stopped
+from nereid_client.tools.progress import Shown
 
 _CAPACITY = Level("concurrency", 16)
 _CAPACITY_S = 2.0
@@ -194,7 +194,7 @@ def _write(
     if given.csv:
         _save(given.csv, csv_text(outcome.results, options.percentile, given.verbose_csv))
     if given.html:
-        from app.tools.perf.report.page import page
+        from nereid_client.tools.perf.report.page import page
 
         _save(given.html, page(document, outcome.results, changes))
 

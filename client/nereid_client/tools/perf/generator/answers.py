@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from app.tools.perf.generator.call import Call
-from app.tools.perf.generator.job import End, Job
 from nereid_client.datatypes import Array
+from nereid_client.tools.perf.generator.call import Call
+from nereid_client.tools.perf.generator.job import End, Job
 
 _MAX_KNOWN: Final = 64
 

@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic_ns
 from typing import Protocol
 
-from app.tools.perf.generator.job import End
+from nereid_client.tools.perf.generator.job import End
 
 
 class Call:

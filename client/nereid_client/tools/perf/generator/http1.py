@@ -11,8 +11,8 @@ from typing import Final
 
 import httptools
 
-from app.tools.perf.generator.call import Call, Owner, Wire, note_response
-from app.tools.perf.generator.job import End, Endpoint
+from nereid_client.tools.perf.generator.call import Call, Owner, Wire, note_response
+from nereid_client.tools.perf.generator.job import End, Endpoint
 
 _KEPT: Final = 4096
 """Bytes of an error's body that are kept."""

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 import hpack
 
-from app.tools.perf.generator.call import Call, Owner, Wire, note_response
-from app.tools.perf.generator.job import End, Endpoint
+from nereid_client.tools.perf.generator.call import Call, Owner, Wire, note_response
+from nereid_client.tools.perf.generator.job import End, Endpoint
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from app.tools.perf.generator.arrivals import Offsets
 from nereid_client import Tls
 from nereid_client.datatypes import Array
+from nereid_client.tools.perf.generator.arrivals import Offsets
 
 COLUMNS: Final = ("intended", "noticed", "sent", "ended", "status", "first", "responses")
 """Of a record: nanoseconds of the monotonic clock, and an `End`.

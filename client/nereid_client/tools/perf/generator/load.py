@@ -10,16 +10,16 @@ from collections import Counter, deque
 from time import monotonic_ns
 from typing import Any, Final
 
-from app.tools.perf.generator.answers import Answers
-from app.tools.perf.generator.call import Call, Connection
-from app.tools.perf.generator.http1 import HttpConnection
-from app.tools.perf.generator.http2 import GrpcConnection
-from app.tools.perf.generator.job import End, Job, Told
-from app.tools.perf.generator.pacer import Pacer
-from app.tools.perf.generator.plain import Links
-from app.tools.perf.generator.records import Records
-from app.tools.perf.generator.source import Cycle, Sequences
 from nereid_client import Tls
+from nereid_client.tools.perf.generator.answers import Answers
+from nereid_client.tools.perf.generator.call import Call, Connection
+from nereid_client.tools.perf.generator.http1 import HttpConnection
+from nereid_client.tools.perf.generator.http2 import GrpcConnection
+from nereid_client.tools.perf.generator.job import End, Job, Told
+from nereid_client.tools.perf.generator.pacer import Pacer
+from nereid_client.tools.perf.generator.plain import Links
+from nereid_client.tools.perf.generator.records import Records
+from nereid_client.tools.perf.generator.source import Cycle, Sequences
 
 _OK: Final = End.OK
 _SWEEP_S: Final = 0.1

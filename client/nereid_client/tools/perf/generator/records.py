@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from app.tools.perf.generator.job import COLUMNS, Rows
+from nereid_client.tools.perf.generator.job import COLUMNS, Rows
 
 _TIMES: Final = 4
 """The columns of a repeated request that are not 0: it has ended well, and is no stream."""

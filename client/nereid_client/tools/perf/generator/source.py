@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from app.tools.perf.generator.call import Call
+from nereid_client.tools.perf.generator.call import Call
 
 
 class Cycle:

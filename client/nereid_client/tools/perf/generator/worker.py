@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import nereid_client
-from app.tools.perf.generator.arrivals import dealt
-from app.tools.perf.generator.job import Job, Told
-from app.tools.perf.generator.load import Generator
-from app.tools.perf.generator.priority import run_first
+from nereid_client.tools.perf.generator.arrivals import dealt
+from nereid_client.tools.perf.generator.job import Job, Told
+from nereid_client.tools.perf.generator.load import Generator
+from nereid_client.tools.perf.generator.priority import run_first
 
-_PATHS: Final = [str(Path(__file__).parents[4]), str(Path(nereid_client.__file__).parents[1])]
+_PATHS: Final = [str(Path(nereid_client.__file__).parents[1])]
 _CODE: Final = (
     # Ctrl-C is for the parent, which asks once more for what was seen, and ends this process.
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    f"import sys; sys.path[:0] = {_PATHS}; from app.tools.perf.generator.worker import main; main()"
+    f"import sys; sys.path[:0] = {_PATHS}; from nereid_client.tools.perf.generator.worker import main; main()"
 )
 _LEAD_NS: Final = 20_000_000
 """From the order to begin until the first request."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Final
 
-from app.tools.perf.result import Result
+from nereid_client.tools.perf.result import Result
 
 _PARTS: Final = (
     "Client Send",

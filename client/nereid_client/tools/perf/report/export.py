@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from app.tools.perf import figures
-from app.tools.perf.generator.job import Level
-from app.tools.perf.result import Seen
+from nereid_client.tools.perf import figures
+from nereid_client.tools.perf.generator.job import Level
+from nereid_client.tools.perf.result import Seen
 
 
 def profile(levels: Sequence[Seen], version: str, epoch_ns: int) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from app.tools import charts
-from app.tools.html_page import html_page, section
-from app.tools.perf.compare import Change
-from app.tools.perf.report.text import notes, verdict, winner
-from app.tools.perf.result import Result
-from app.tools.perf.server_share import Share
-from app.tools.perf.slo import read_rules
+from nereid_client.tools import charts
+from nereid_client.tools.html_page import html_page, section
+from nereid_client.tools.perf.compare import Change
+from nereid_client.tools.perf.report.text import notes, verdict, winner
+from nereid_client.tools.perf.result import Result
+from nereid_client.tools.perf.server_share import Share
+from nereid_client.tools.perf.slo import read_rules
 
 _STYLE: Final = """
 table { font-size: .9rem; }

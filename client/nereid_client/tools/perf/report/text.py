@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from app.tools.perf.compare import Change
-from app.tools.perf.result import Result
-from app.tools.perf.server_share import Share
+from nereid_client.tools.perf.compare import Change
+from nereid_client.tools.perf.result import Result
+from nereid_client.tools.perf.server_share import Share
 
 CLOSED: Final = (
     "A closed loop hides stalls: while the server stalls nothing is sent. --rate has what clients would see."

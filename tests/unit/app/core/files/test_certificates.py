@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 
-from app.core.certificates import certificates
+from app.core.files.certificates import certificates
 from tests.certificates import Authority, Pair
 
 

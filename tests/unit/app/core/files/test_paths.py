@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.paths import path_inside
+from app.core.files.paths import path_inside
 
 
 @pytest.mark.parametrize(

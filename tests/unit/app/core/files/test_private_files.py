@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from app.core import private_files
-from app.core.private_files import (
+from app.core.files import private_files
+from app.core.files.private_files import (
     SOCKET_ROOT_BYTES,
     full_disk,
     private_root,

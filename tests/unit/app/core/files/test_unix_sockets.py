@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core.unix_sockets import listen_unix
+from app.core.files.unix_sockets import listen_unix
 
 
 def gone_pid() -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.core import compilers
+from app.core.installed import compilers
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.core import private_packages
-from app.core.own_modules import PREFIX, import_own
+from app.core.installed import private_packages
+from app.core.installed.own_modules import PREFIX, import_own
 from tests.unit.test_imports import ROOT
 
 START = f"""
@@ -217,7 +217,7 @@ def test_own_modules_work_as_by_their_plain_names(tmp_path: Path) -> None:
 def test_the_modules_of_models_processes_import(tmp_path: Path) -> None:
     execute(
         "import _nereid.deployments.model_process.program, _nereid.backends.python.backend\n"
-        "from _nereid.app.core.own_modules import PREFIX, import_own\n"
+        "from _nereid.app.core.installed.own_modules import PREFIX, import_own\n"
         "assert import_own('app.core.errors').__name__ == PREFIX + 'app.core.errors' != 'app.core.errors'\n"
         "assert not set(sys.modules) & {'app', 'backends', 'deployments', 'nereid', 'ray'}",
         tmp_path,

@@ -6,9 +6,9 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.durations import BOUNDS_S, MANY
-from app.core.latencies import Histogram
-from app.core.statistics import Duration, Statistics, merge
+from app.core.observability.durations import BOUNDS_S, MANY
+from app.core.observability.latencies import Histogram
+from app.core.observability.statistics import Duration, Statistics, merge
 
 MS = 1_000_000
 

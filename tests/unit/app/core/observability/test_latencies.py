@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from app.core.latencies import Summary, SummaryRecorder
+from app.core.observability.latencies import Summary, SummaryRecorder
 
 
 def summary(*us: int) -> Summary:

@@ -6,8 +6,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import FailureReason
-from app.core.latencies import Histogram
-from app.core.statistics import BatchDurations, Duration, ReplicaReport, Statistics
+from app.core.observability.latencies import Histogram
+from app.core.observability.statistics import BatchDurations, Duration, ReplicaReport, Statistics
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
 BOUNDS = """

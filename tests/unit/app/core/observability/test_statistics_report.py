@@ -5,8 +5,8 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from app.core.latencies import Histogram, Summary
-from app.core.statistics import (
+from app.core.observability.latencies import Histogram, Summary
+from app.core.observability.statistics import (
     BatchDurations,
     CustomFamily,
     CustomSample,

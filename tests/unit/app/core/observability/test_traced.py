@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from app.core.observability.traced import MAX_CALLS, MAX_TENSOR_BYTES, OpenCall, TracedCalls
 from app.core.tensors import (
     TENSORS_TRACE,
     InferRequest,
@@ -11,7 +12,6 @@ from app.core.tensors import (
     Timestamps,
     TracedCall,
 )
-from app.core.traced import MAX_CALLS, MAX_TENSOR_BYTES, OpenCall, TracedCalls
 
 
 def tensor(nbytes: int) -> Tensor:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from app.core import main_thread
-from app.core.main_thread import MainThread
+from app.core.system import main_thread
+from app.core.system.main_thread import MainThread
 
 
 def run_beside(main: MainThread, work: Callable[[], object]) -> None:

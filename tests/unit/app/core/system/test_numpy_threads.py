@@ -9,7 +9,7 @@ from tests.server import ROOT
 PROGRAM = """
 import ctypes, os
 import numpy
-from app.core.numpy_threads import follow_variable
+from app.core.system.numpy_threads import follow_variable
 os.environ["OMP_NUM_THREADS"] = "2"
 follow_variable()
 print(ctypes.CDLL(numpy._core._multiarray_umath.__file__).scipy_openblas_get_num_threads64_())

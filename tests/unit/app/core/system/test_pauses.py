@@ -1,6 +1,6 @@
 """Pauses that grow with each failure."""
 
-from app.core.pauses import growing_pause
+from app.core.system.pauses import growing_pause
 
 
 def test_a_pause_doubles_up_to_the_longest() -> None:

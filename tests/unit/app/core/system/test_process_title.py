@@ -10,7 +10,7 @@ from tests.unit.test_imports import ROOT
 TITLE = """
 import sys
 from pathlib import Path
-from app.core.process_title import set_title
+from app.core.system.process_title import set_title
 
 set_title(sys.argv[1])
 for name in ("cmdline", "comm"):
@@ -32,5 +32,9 @@ def test_a_title_is_written_over_the_arguments(title: str) -> None:
 
 
 def test_a_title_of_any_text() -> None:
-    command = [sys.executable, "-c", "from app.core.process_title import set_title; set_title('m \\ud83d')"]
+    command = [
+        sys.executable,
+        "-c",
+        "from app.core.system.process_title import set_title; set_title('m \\ud83d')",
+    ]
     subprocess.run(command, cwd=ROOT, timeout=60, check=True)

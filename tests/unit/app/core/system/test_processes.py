@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.core import processes
-from app.core.processes import Process
+from app.core.system import processes
+from app.core.system.processes import Process
 from tests.waiting import block_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)", "--mark=7"]
@@ -90,7 +90,7 @@ def test_process_is_found_by_name_and_argument(sleeper: "subprocess.Popen[bytes]
 
 ORPHANS = """
 import os, subprocess, sys, time
-from app.core import processes
+from app.core.system import processes
 
 processes.adopt_orphans()
 child = subprocess.Popen([sys.executable, "-c", '''
@@ -130,7 +130,7 @@ print(processes.process(orphan))
 def test_ended_child_of_the_programs_own_keeps_its_status() -> None:
     code = """
 import os, subprocess, sys, time
-from app.core import processes
+from app.core.system import processes
 
 child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
 while processes.process(child.pid).fault != "has ended":

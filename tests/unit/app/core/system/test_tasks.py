@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.core.tasks import Tasks, by_size
+from app.core.system.tasks import Tasks, by_size
 from tests.unit.test_imports import ROOT
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from tests.server import free_port
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.clouds.http_calls import JSON_INFER, Answer, ask, binary_infer, binary_output

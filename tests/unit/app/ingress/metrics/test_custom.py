@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from app.core.statistics import CustomFamily, CustomSample
+from app.core.observability.statistics import CustomFamily, CustomSample
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
 

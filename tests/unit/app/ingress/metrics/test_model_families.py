@@ -6,9 +6,9 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.core.latencies import Histogram, Summary, SummaryRecorder
+from app.core.observability.latencies import Histogram, Summary, SummaryRecorder
 from app.core.observability.metrics_config import MetricsConfig
-from app.core.statistics import BatchDurations, Duration, ReplicaReport
+from app.core.observability.statistics import BatchDurations, Duration, ReplicaReport
 from app.dispatch.router import Router
 from app.ingress.metrics.page import render
 from app.ingress.service.routed import RoutedInferenceService

@@ -10,11 +10,11 @@ import ray
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.errors import unavailable
-from app.core.installation import server_version
-from app.core.latencies import Histogram, Summary
+from app.core.installed.installation import server_version
+from app.core.observability.latencies import Histogram, Summary
 from app.core.observability.metrics_config import MetricsConfig
+from app.core.observability.statistics import BatchDurations, CustomFamily, CustomSample
 from app.core.residency import ResidencyReport
-from app.core.statistics import BatchDurations, CustomFamily, CustomSample
 from app.dispatch.router import Router
 from app.ingress.metrics.family import Family
 from app.ingress.metrics.ingress_families import (

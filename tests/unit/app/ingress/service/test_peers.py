@@ -14,7 +14,7 @@ from app.dispatch.router import Router
 from app.ensemble.runner import EnsembleRunner
 from app.ingress.service.peers import Peers
 from app.ingress.service.routed import RoutedInferenceService
-from app.ray_adapter.replicas import ReplicaAddress
+from app.ray_adapter.serve.replicas import ReplicaAddress
 from app.routing.pool import ReplicaPool
 from app.transport.settings import TransportSettings
 from tests.unit.app.routing_fakes import SETTINGS, FakeChannel, FakePool, FakeRepository, FakeRouter, counters

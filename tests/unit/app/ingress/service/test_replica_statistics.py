@@ -8,7 +8,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import unavailable
-from app.core.statistics import (
+from app.core.observability.statistics import (
     MAX_RESPONSES,
     BatchDurations,
     Duration,

@@ -17,7 +17,7 @@ from app.core.observability.live_settings import LiveSettings
 from app.core.observability.trace_settings import TraceSetting, TraceSettings
 from app.core.tensors import InferRequest
 from app.ingress.rest.front import HttpFront
-from app.ingress.rest.management import build_rest_api
+from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.routing.table import VersionEntry

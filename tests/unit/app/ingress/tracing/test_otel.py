@@ -17,7 +17,7 @@ from app.core.observability.live_settings import LiveSettings
 from app.core.observability.trace_settings import TraceSettings, parse_trace_config
 from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall, failed
 from app.ingress.tracing.observer import Observer, RequestOrigin
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from tests.server import wait_until
 from tests.unit.app.ingress.tracing.observed import observe
@@ -203,6 +203,6 @@ def test_rate_zero_traces_what_its_client_traces(collector: Collector) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.settings.parsers.find_spec", lambda name: None)
+    monkeypatch.setattr("app.settings.flag.parsers.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install .*\[otel\]'"):
         from_args({"model_repository": ".", "trace_config": "mode=opentelemetry"})

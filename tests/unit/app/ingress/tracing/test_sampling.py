@@ -16,6 +16,7 @@ from app.core.inference import Sink
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.log import LogConfig
 from app.core.observability.trace_settings import GLOBAL, TraceSetting, TraceSettings
+from app.core.observability.traced import traced_call
 from app.core.tensors import (
     TENSORS_TRACE,
     UNNAMED_TRACE,
@@ -27,7 +28,6 @@ from app.core.tensors import (
     TracedCall,
     failed,
 )
-from app.core.traced import traced_call
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing import sampling, trace
 from app.ingress.tracing.observer import Observer, RequestOrigin

@@ -18,7 +18,7 @@ from app.ray_adapter.local.cluster import start_cluster
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory for temporary files; the umask is as before afterwards."""
-    monkeypatch.setattr("app.core.private_files.SOCKET_ROOT_BYTES", 200)  # no sockets are made
+    monkeypatch.setattr("app.core.files.private_files.SOCKET_ROOT_BYTES", 200)  # no sockets are made
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     umask = os.umask(0o022)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.core.processes import process
+from app.core.system.processes import process
 from app.ray_adapter.local import fork_client
 from app.ray_adapter.local.forking import RARE_CHECKS, ForkServer
 from app.ray_adapter.local.sessions import new_session

@@ -29,7 +29,7 @@ pickled = []
 dumps = cloudpickle.dumps
 config.cloudpickle.dumps = lambda value: pickled.append(value.__name__) or dumps(value)
 routers = (
-    None, None, "app.ray_adapter.serve_router:DirectRouter", "app.ray_adapter.serve_router:DirectRouter"
+    None, None, "app.ray_adapter.serve.router:DirectRouter", "app.ray_adapter.serve.router:DirectRouter"
 )
 made = [config.RequestRouterConfig(**({"request_router_class": each} if each else {})) for each in routers]
 print(pickled, [each.get_request_router_class().__name__ for each in made])

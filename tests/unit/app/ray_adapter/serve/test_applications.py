@@ -7,8 +7,8 @@ import pytest
 from ray import serve
 from ray.serve._private import client
 
-from app.ray_adapter import applications
-from app.ray_adapter.applications import ask_often, delete_application
+from app.ray_adapter.serve import applications
+from app.ray_adapter.serve.applications import ask_often, delete_application
 
 
 class FakeServe:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.ray_adapter.controller_pace import Pace, bring_into_step, pause
+from app.ray_adapter.serve.controller_pace import Pace, bring_into_step, pause
 from tests.server import ROOT
 
 LONGEST_S = 1.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.core.errors import InferError, invalid_arg
-from app.ray_adapter.serve_log import omit_failures
+from app.ray_adapter.serve.log import omit_failures
 
 
 @pytest.fixture

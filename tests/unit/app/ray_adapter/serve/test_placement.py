@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray.serve._private.deployment_scheduler import DeploymentScheduler
 
-from app.ray_adapter.placement import (
+from app.ray_adapter.serve.placement import (
     Occupancy,
     choose_node,
     choose_stopped,

@@ -1,7 +1,7 @@
 """The replicas that Serve reports reach the subscriber of their application."""
 
-from app.ray_adapter import replicas
-from app.ray_adapter.replicas import ReplicaAddress
+from app.ray_adapter.serve import replicas
+from app.ray_adapter.serve.replicas import ReplicaAddress
 
 
 def test_replicas_that_listen_are_passed_to_the_subscriber() -> None:

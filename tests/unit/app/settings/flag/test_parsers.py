@@ -9,7 +9,7 @@ import pytest
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.tensors import InferRequest
 from app.protocol.restrictions import GRPC_PREFIX, Restriction
-from app.settings.errors import SettingsError
+from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 

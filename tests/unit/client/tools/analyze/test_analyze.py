@@ -11,17 +11,17 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from app.tools.analyze import report
-from app.tools.analyze.choice import compete, finalists, pareto, promising
-from app.tools.analyze.command import _best, main
-from app.tools.analyze.queue_model import Costs, best_rate, latencies
-from app.tools.analyze.space import Axes, Candidate, configured, present, unsuited
-from app.tools.analyze.state import State, resumed
-from app.tools.analyze.trials import Measured, Trials
-from app.tools.perf import slo
-from app.tools.perf.generator.job import Level
-from app.tools.perf.generator.worker import Workers
-from app.tools.perf.options import PerfError
+from nereid_client.tools.analyze import report
+from nereid_client.tools.analyze.choice import compete, finalists, pareto, promising
+from nereid_client.tools.analyze.command import _best, main
+from nereid_client.tools.analyze.queue_model import Costs, best_rate, latencies
+from nereid_client.tools.analyze.space import Axes, Candidate, configured, present, unsuited
+from nereid_client.tools.analyze.state import State, resumed
+from nereid_client.tools.analyze.trials import Measured, Trials
+from nereid_client.tools.perf import slo
+from nereid_client.tools.perf.generator.job import Level
+from nereid_client.tools.perf.generator.worker import Workers
+from nereid_client.tools.perf.options import PerfError
 
 THREADS = "intra_op_thread_count"
 CONFIG: dict[str, Any] = {

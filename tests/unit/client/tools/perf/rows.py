@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.tools.perf.figures import Window
-from app.tools.perf.generator.job import End, Level, Rows
-from app.tools.perf.result import Result, Seen, result_of
-from app.tools.perf.server_share import Share
+from nereid_client.tools.perf.figures import Window
+from nereid_client.tools.perf.generator.job import End, Level, Rows
+from nereid_client.tools.perf.result import Result, Seen, result_of
+from nereid_client.tools.perf.server_share import Share
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -2,8 +2,8 @@
 
 import time
 
-from app.tools.perf.generator.job import Job, Rows, rows_of
-from app.tools.perf.generator.load import Generator
+from nereid_client.tools.perf.generator.job import Job, Rows, rows_of
+from nereid_client.tools.perf.generator.load import Generator
 from tests.waiting import until
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.tools.perf.generator.arrivals import dealt, draw, read_intervals, repeated
+from nereid_client.tools.perf.generator.arrivals import dealt, draw, read_intervals, repeated
 
 
 def test_constant_arrivals_are_equally_far_apart() -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.tools.perf.compare import compare, unknown, worse
-from app.tools.perf.generator.job import End, Level
-from app.tools.perf.options import PerfError
-from app.tools.perf.result import FORMAT, Result
-from tests.unit.app.tools.perf.rows import result, rows
+from nereid_client.tools.perf.compare import compare, unknown, worse
+from nereid_client.tools.perf.generator.job import End, Level
+from nereid_client.tools.perf.options import PerfError
+from nereid_client.tools.perf.result import FORMAT, Result
+from tests.unit.client.tools.perf.rows import result, rows
 
 
 def document(*results: Result, **more: Any) -> Any:

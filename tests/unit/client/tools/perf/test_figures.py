@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from app.tools.perf import figures
-from app.tools.perf.figures import Interval, Window
-from app.tools.perf.generator.job import End
-from tests.unit.app.tools.perf.rows import MS, SECOND, result, rows
+from nereid_client.tools.perf import figures
+from nereid_client.tools.perf.figures import Interval, Window
+from nereid_client.tools.perf.generator.job import End
+from tests.unit.client.tools.perf.rows import MS, SECOND, result, rows
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from app.tools.perf import figures
-from app.tools.perf.generator.arrivals import draw
-from app.tools.perf.generator.http2 import grpc_payload
-from app.tools.perf.generator.job import End, Endpoint, Job, rows_of
-from app.tools.perf.generator.load import Generator
-from tests.unit.app.tools.perf.running import run
+from nereid_client.tools.perf import figures
+from nereid_client.tools.perf.generator.arrivals import draw
+from nereid_client.tools.perf.generator.http2 import grpc_payload
+from nereid_client.tools.perf.generator.job import End, Endpoint, Job, rows_of
+from nereid_client.tools.perf.generator.load import Generator
+from tests.unit.client.tools.perf.running import run
 from tests.waiting import until
 
 

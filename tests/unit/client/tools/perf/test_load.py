@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.tools.perf import figures
-from app.tools.perf.generator.arrivals import draw
-from app.tools.perf.generator.http1 import http_request
-from app.tools.perf.generator.job import End, Endpoint, Job
-from app.tools.perf.generator.load import Generator
-from tests.unit.app.tools.perf.running import run
+from nereid_client.tools.perf import figures
+from nereid_client.tools.perf.generator.arrivals import draw
+from nereid_client.tools.perf.generator.http1 import http_request
+from nereid_client.tools.perf.generator.job import End, Endpoint, Job
+from nereid_client.tools.perf.generator.load import Generator
+from tests.unit.client.tools.perf.running import run
 from tests.waiting import until
 
 Answer = Callable[[bytes], Awaitable[bytes]]

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.tools.perf.bench import check_fits
-from app.tools.perf.command.flags import read_options
-from app.tools.perf.command.run import main
-from app.tools.perf.generator.job import Level
-from app.tools.perf.inputs import read_expected, read_inputs
-from app.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
 from nereid_client import Signature, TensorSpec
+from nereid_client.tools.perf.bench import check_fits
+from nereid_client.tools.perf.command.flags import read_options
+from nereid_client.tools.perf.command.run import main
+from nereid_client.tools.perf.generator.job import Level
+from nereid_client.tools.perf.inputs import read_expected, read_inputs
+from nereid_client.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
 
 SIGNATURE = Signature(
     {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.perf.generator.pacer import Pacer, ahead
-from app.tools.perf.generator.priority import run_first
+from nereid_client.tools.perf.generator.pacer import Pacer, ahead
+from nereid_client.tools.perf.generator.priority import run_first
 
 
 @pytest.mark.parametrize(("rate", "microseconds"), [(100, 150), (1000, 100), (10_000, 10)])

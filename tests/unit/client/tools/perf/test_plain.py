@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.tools.perf.generator.plain import Link, Links
+from nereid_client.tools.perf.generator.plain import Link, Links
 
 
 class FakeSocket:

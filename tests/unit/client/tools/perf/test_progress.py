@@ -6,12 +6,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from app.tools.perf.bench import Bench
-from app.tools.perf.generator.job import Level
-from app.tools.perf.options import Options, read_address
-from app.tools.progress import Shown
-from tests.unit.app.engine.repositories import add_model
+from nereid_client.tools.perf.bench import Bench
+from nereid_client.tools.perf.generator.job import Level
+from nereid_client.tools.perf.options import Options, read_address
+from nereid_client.tools.progress import Shown
 from tests.unit.client.serving import Addresses, serve
+from tests.unit.nereid.engine.repositories import add_model
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_seconds(addresses: Addresses) -> None:
 
 def test_the_lines_of_a_stage_count_on(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, now = StringIO(), [0.0]
-    monkeypatch.setattr("app.tools.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nereid_client.tools.progress.time.monotonic", lambda: now[0])
     with Shown(Console(file=lines), "m") as shown:
         for now[0], done in ((100, 0), (101, 3), (111, 7)):
             shown.tick("2 in flight", done, 10, unit="requests")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from app.tools.perf.generator.job import COLUMNS, End
-from app.tools.perf.generator.records import Records
+from nereid_client.tools.perf.generator.job import COLUMNS, End
+from nereid_client.tools.perf.generator.records import Records
 
 
 def taken(records: Records) -> list[list[int]]:

@@ -5,17 +5,17 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from app.tools import charts
-from app.tools.perf.compare import Change
-from app.tools.perf.figures import Window
-from app.tools.perf.generator.job import End, Level
-from app.tools.perf.report import text
-from app.tools.perf.report.csv import csv_text
-from app.tools.perf.report.export import profile
-from app.tools.perf.report.page import page
-from app.tools.perf.result import Seen
-from app.tools.perf.server_share import Share
-from tests.unit.app.tools.perf.rows import MS, RATE, result, rows
+from nereid_client.tools import charts
+from nereid_client.tools.perf.compare import Change
+from nereid_client.tools.perf.figures import Window
+from nereid_client.tools.perf.generator.job import End, Level
+from nereid_client.tools.perf.report import text
+from nereid_client.tools.perf.report.csv import csv_text
+from nereid_client.tools.perf.report.export import profile
+from nereid_client.tools.perf.report.page import page
+from nereid_client.tools.perf.result import Seen
+from nereid_client.tools.perf.server_share import Share
+from tests.unit.client.tools.perf.rows import MS, RATE, result, rows
 
 SHARE = Share(100, 0, 400, 50, 3000.0, 1000.0, 100.0, 1500.0, 50.0, 0, {"step<1>": Share(100, total_us=7)})
 COLUMNS = (

@@ -7,8 +7,8 @@ from itertools import chain, repeat
 import numpy as np
 import pytest
 
-from app.tools.perf.generator.arrivals import draw, draw_hard
-from app.tools.perf.search import Found, Search, Tried, limit, seconds
+from nereid_client.tools.perf.generator.arrivals import draw, draw_hard
+from nereid_client.tools.perf.search import Found, Search, Tried, limit, seconds
 
 
 class Server:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.tools.perf import machine
-from app.tools.perf.command.run import main
-from app.tools.perf.signals import Signals, Stopped
-from tests.unit.app.engine.repositories import add_model
+from nereid_client.tools.perf import machine
+from nereid_client.tools.perf.command.run import main
+from nereid_client.tools.perf.signals import Signals, Stopped
 from tests.unit.client.serving import Addresses, serve
+from tests.unit.nereid.engine.repositories import add_model
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from app.tools.perf import slo
-from app.tools.perf.generator.job import End
-from app.tools.perf.options import PerfError
-from app.tools.perf.slo import Rule, read_rules
-from tests.unit.app.tools.perf.rows import result, rows
+from nereid_client.tools.perf import slo
+from nereid_client.tools.perf.generator.job import End
+from nereid_client.tools.perf.options import PerfError
+from nereid_client.tools.perf.slo import Rule, read_rules
+from tests.unit.client.tools.perf.rows import result, rows
 
 
 def test_rules_are_read() -> None:

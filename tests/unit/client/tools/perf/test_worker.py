@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from app.tools.perf.generator.http1 import http_request
-from app.tools.perf.generator.job import Endpoint, Job
-from app.tools.perf.generator.worker import NoConnection, Workers
+from nereid_client.tools.perf.generator.http1 import http_request
+from nereid_client.tools.perf.generator.job import Endpoint, Job
+from nereid_client.tools.perf.generator.worker import NoConnection, Workers
 from tests.server import free_port
 
 

@@ -15,8 +15,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
 from app.core.identifiers import application_name, base_name
-from app.ray_adapter import applications as adapter
-from app.ray_adapter.replicas import ReplicaAddress
+from app.ray_adapter.serve import applications as adapter
+from app.ray_adapter.serve.replicas import ReplicaAddress
 from deployments import stand_in
 from deployments.manager.serve import applications
 from deployments.manager.serve.applications import (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.ray_adapter.applications import Replicas
+from app.ray_adapter.serve.applications import Replicas
 from deployments.manager.serve import spreading
 from deployments.manager.serve.spreading import LOOK_S, Spreading, is_uneven
 from deployments.spec import ModelSpec

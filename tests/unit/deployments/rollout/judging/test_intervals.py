@@ -7,7 +7,7 @@ import pytest
 
 from app.core.rollout.outcomes import Executions, Outcomes, VersionOutcomes
 from app.core.rollout.spec import ComputeRule, JudgeRules, LatencyRule
-from deployments.rollout.intervals import (
+from deployments.rollout.judging.intervals import (
     Bet,
     Interval,
     Intervals,
@@ -15,7 +15,7 @@ from deployments.rollout.intervals import (
     compare_executions,
     enough,
 )
-from deployments.rollout.judge import judge
+from deployments.rollout.judging.judge import judge
 
 FAST = {60: 98, 64: 2}
 """Most take 33 ms, a few 66 ms."""

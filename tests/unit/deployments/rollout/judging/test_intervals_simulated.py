@@ -14,8 +14,8 @@ from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.spec import JudgeRules
 from app.core.rollout.statistics import count_above, position
 from app.rollout.flights import Flights
-from deployments.rollout.intervals import Intervals
-from deployments.rollout.judge import judge
+from deployments.rollout.judging.intervals import Intervals
+from deployments.rollout.judging.judge import judge
 from deployments.rollout.machine import WARM_REQUESTS, WARM_SECONDS
 
 Factors = npt.NDArray[np.float64]

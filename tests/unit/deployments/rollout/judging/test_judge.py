@@ -6,9 +6,9 @@ import pytest
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
 from app.core.rollout.spec import ErrorRule, JudgeRules, OutputRule
 from app.core.rollout.status import Verdict
-from deployments.rollout.intervals import Intervals
-from deployments.rollout.judge import Sample, evidence, excess, judge
-from deployments.rollout.odds import Odds, Shares
+from deployments.rollout.judging.intervals import Intervals
+from deployments.rollout.judging.judge import Sample, evidence, excess, judge
+from deployments.rollout.judging.odds import Odds, Shares
 
 FAST = {40: 950, 44: 50}
 """Most take 1 ms, a few 2 ms."""

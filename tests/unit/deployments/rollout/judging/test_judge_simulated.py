@@ -9,9 +9,9 @@ import pytest
 
 from app.core.rollout.outcomes import LATENCY_RATIO, Executions, Outcomes, VersionOutcomes
 from app.core.rollout.spec import JudgeRules, LatencyRule
-from deployments.rollout.intervals import Intervals
-from deployments.rollout.judge import Sample, evidence, excess, judge
-from deployments.rollout.odds import Odds, Shares
+from deployments.rollout.judging.intervals import Intervals
+from deployments.rollout.judging.judge import Sample, evidence, excess, judge
+from deployments.rollout.judging.odds import Odds, Shares
 
 Latencies = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
 ALARM = 1000.0  # at the confidence of 0.999

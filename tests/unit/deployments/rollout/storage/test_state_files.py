@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from deployments.rollout import state_files
-from deployments.rollout.state_files import StateFiles
+from deployments.rollout.storage import state_files
+from deployments.rollout.storage.state_files import StateFiles
 
 HOLD = """
 import sys
 from pathlib import Path
-from deployments.rollout.state_files import StateFiles
+from deployments.rollout.storage.state_files import StateFiles
 StateFiles(Path(sys.argv[1]), lambda _: "/models").write("rollout", "m", b"1")
 print(flush=True)
 sys.stdin.read()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from app.core.tensors import InferRequest, Tensor
 from deployments.scheduling.base import DirectScheduler, Scheduler
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy

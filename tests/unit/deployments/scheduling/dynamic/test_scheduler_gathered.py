@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from deployments.execution.instance_thread import InstanceThread
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.scheduler import DynamicScheduler

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.core.errors import FailureReason
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from app.core.tensors import InferResponse
 from backends.base import Request
 from backends.strategy import BatchStrategy

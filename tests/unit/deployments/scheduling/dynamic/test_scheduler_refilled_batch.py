@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.core.statistics import Statistics
+from app.core.observability.statistics import Statistics
 from deployments.scheduling.dynamic.batch_policy import BatchPolicy
 from deployments.scheduling.dynamic.scheduler import DynamicScheduler
 from deployments.scheduling.dynamic.serve_batch import ServeBatch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.check import main
+from nereid.commands.check.command import main
 from tests.server import ROOT
 
 IO = """

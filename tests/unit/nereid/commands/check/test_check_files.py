@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.commands.check import check
 from app.settings.load import from_args
-from tests.unit.app.commands.test_check import IO, MODEL, STEP, add
-from tests.unit.app.engine.test_loads_at_once import exported, scripted
+from nereid.commands.check.command import check
 from tests.unit.backends.cpp.conftest import libraries  # noqa: F401
 from tests.unit.backends.fil.test_reading import CHECKPOINT
 from tests.unit.backends.openvino import networks
+from tests.unit.nereid.commands.check.test_check import IO, MODEL, STEP, add
+from tests.unit.nereid.engine.test_loads_at_once import exported, scripted
 
 Write = Callable[[Path], object]
 FIL = """

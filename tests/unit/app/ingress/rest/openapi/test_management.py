@@ -11,7 +11,7 @@ import pytest
 
 from app.core.errors import internal, unavailable
 from app.ingress.client_memory.registry import DISABLED, SharedMemory
-from app.ingress.rest.management import build_rest_api
+from app.ingress.rest.openapi.management import build_rest_api
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.rest_calls import Ask, call, error
 
@@ -50,7 +50,7 @@ def test_health_answers_by_status(ask: Ask, service: FakeService) -> None:
 
 
 def test_requests_are_logged_at_a_verbose_level(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
-    name = "app.ingress.rest.api"
+    name = "app.ingress.rest.openapi.api"
     with caplog.at_level(logging.INFO, name):
         ask("GET", "/v2/health/live")
     assert not caplog.messages

@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 
 from app.core.observability.live_settings import LiveSettings
 from app.ingress.client_memory.registry import SharedMemory
-from app.ingress.rest.api import RestApi, RestRoute
-from app.ingress.rest.management import build_rest_api
+from app.ingress.rest.openapi.api import RestApi, RestRoute
+from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.tracing.observer import Observer
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.http_peer import fronted

@@ -1,0 +1,23 @@
+"""The command `nereid-client`: tools that ask a server as its client, where no server is installed."""
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
+
+_MODULES: Final[Mapping[str, str]] = {
+    "analyze": "nereid_client.tools.analyze.command",
+    "perf": "nereid_client.tools.perf.command.run",
+}
+
+
+def main() -> None:
+    """Run a tool, by the first word of the command line."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in _MODULES:
+        sys.exit(f"Usage: nereid-client {{{','.join(_MODULES)}}} ..., each with --help")
+    try:
+        tool = import_module(_MODULES[name])
+    except ModuleNotFoundError as error:
+        sys.exit(f"nereid-client {name}: {error}: it needs the extra, pip install 'nereid-client[tools]'")
+    sys.exit(tool.main(sys.argv[2:]))
