@@ -13,8 +13,9 @@ import pytest
 
 from app.core.errors import InferError
 from backends.description import BackendDescription
+from backends.model_files import ModelFile
 from backends.registry.descriptions import described, descriptions
-from backends.registry.file_kinds import KINDS
+from backends.registry.file_kinds import KINDS, describe, foreign
 from backends.registry.loading import find_backend
 from backends.registry.place import BackendPlace
 from nereid.engine.engine import Engine
@@ -119,6 +120,20 @@ def test_a_folder_is_all_that_a_backend_takes(repository: Path) -> None:
         (repository / "none" / "config.pbtxt").write_text('backend: "scaling"')
         with pytest.raises(InferError, match="Did you mean 'scale'"):
             engine.load("none")
+
+
+def test_a_description_brings_kinds_of_files(folder: Path) -> None:
+    text = (folder / "description.py").read_text().replace("import ", "import FileKind, ")
+    kind = "FileKind('a factor', 'name it factor.txt', lambda file: file.ends('.factor'))"
+    (folder / "description.py").write_text(
+        text.replace("    formats=", f"    kinds=({kind},),\n        formats=")
+    )
+    with added_backends(folder.parent):
+        assert describe([ModelFile("my.factor")]) == (
+            "'my.factor' is a factor. Name it factor.txt, which the backend 'scale' serves."
+        )
+        assert foreign(ModelFile("", b"GGUF"), "scale").startswith("'' is a GGUF file of llama.cpp.")
+    assert describe([ModelFile("my.factor")]) == ""
 
 
 def test_a_faulty_description_harms_no_other_backend(
