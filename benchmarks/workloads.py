@@ -143,7 +143,7 @@ class Workload:
 
 def set_parameters(tensor: Any, values: Mapping[str, int | str]) -> None:
     for key, value in values.items():
-        kind = "int64_param" if isinstance(value, int) else "string_param"
+        kind = {bool: "bool_param", int: "int64_param", str: "string_param"}[type(value)]
         setattr(tensor.parameters[key], kind, value)
 
 
