@@ -50,8 +50,8 @@ class HttpState(ServerState):
 
         One that cannot be routed is answered with the error.
         """
-        head = head.without(self.settings.path_prefixes)
         try:
+            head = head.without(self.settings.path_prefixes)
             routed = RoutedHead(head, self._route(head))
         except Exception as error:
             return RoutedHead(head, FailedRoute(error))

@@ -300,24 +300,24 @@ def open_call(
         methods: by path.
         restricted: metadata required by methods, by path.
     """
-    method = methods.get(head.path)
-    restriction = restricted.get(head.path)
-    if restriction is not None and not restriction.accepts(_metadata_value(head, restriction.header)):
-        text = f"This protocol is restricted, expecting header '{restriction.header}'"
-        refuse(stream, wire.UNAVAILABLE, text)
-    elif head.refusal:
-        headers, body, trailers = not_a_call(head.refusal, state.misdirected)
-        stream.send(headers, (body,), trailers)
-    elif method is None:
-        refuse(stream, wire.UNIMPLEMENTED, "Method not found!")
-    elif state.calls >= state.settings.max_calls:
-        refuse(stream, wire.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
-    else:
-        try:
+    try:
+        method = methods.get(head.path)
+        restriction = restricted.get(head.path)
+        if restriction is not None and not restriction.accepts(_metadata_value(head, restriction.header)):
+            text = f"This protocol is restricted, expecting header '{restriction.header}'"
+            refuse(stream, wire.UNAVAILABLE, text)
+        elif head.refusal:
+            headers, body, trailers = not_a_call(head.refusal, state.misdirected)
+            stream.send(headers, (body,), trailers)
+        elif method is None:
+            refuse(stream, wire.UNIMPLEMENTED, "Method not found!")
+        elif state.calls >= state.settings.max_calls:
+            refuse(stream, wire.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
+        else:
             return method(state, stream, head)
-        except Exception:  # it must not end the other calls of the connection
-            logger.exception("a gRPC call could not be opened")
-            refuse(stream, wire.INTERNAL, _UNEXPECTED)
+    except Exception:  # it must not end the other calls of the connection
+        logger.exception("a gRPC call could not be opened")
+        refuse(stream, wire.INTERNAL, _UNEXPECTED)
     return None
 
 

@@ -93,3 +93,12 @@ def test_a_head_that_cannot_be_routed_is_answered(data_plane: str, error: Except
             assert plane.taken().startswith(b"HTTP/1.1 500 Internal Server Error")
             assert not plane.transport.closed
     assert not ask(plane)
+
+
+@pytest.mark.parametrize("data_plane", ["python", "native"])
+def test_a_head_without_a_prefix_that_cannot_be_told_is_answered(data_plane: str) -> None:
+    plane = Plane(data_plane, HttpSettings())
+    with patch("app.protocol.http.http1.RequestHead.without", side_effect=KeyError("path")):
+        assert plane.receive(ASKED) == []
+        assert plane.taken().startswith(b"HTTP/1.1 500 Internal Server Error") and not plane.transport.closed
+    assert not ask(plane)
