@@ -239,10 +239,10 @@ def test_a_request_in_two_parts_is_not_taken_for_a_known_one(known: Plane) -> No
 def test_traced_requests_are_read(known: Plane) -> None:
     observer = known.front._context.observer
 
-    def submit(service: FakeService, entry: VersionEntry, asked: InferRequest, sink: Sink, _: object) -> Call:
+    def observe(service: FakeService, entry: VersionEntry, asked: InferRequest, sink: Sink, _: Any) -> Call:
         return service.submit(entry, asked, sink)
 
-    with patch.multiple(observer, enabled=True, submit=submit):
+    with patch.multiple(observer, enabled=True, observe=observe):
         ((_, sink),) = known.receive(RECOGNISED["binary"][0])
     assert not is_known(sink)
 
