@@ -4,7 +4,6 @@ import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -146,27 +145,6 @@ def test_ordinary_calls_are_not_left_to_python(pair: Pair, block: bytes) -> None
     many = [h2.frame(h2.HEADERS, h2.END_HEADERS, number, block) for number in (105, 107)]
     many += [h2.frame(h2.DATA, h2.END_STREAM, number, message(9000)) for number in (107, 105)]
     assert taken(pair, b"".join(many)) == len(b"".join(many))
-
-
-@pytest.mark.parametrize("error", [MemoryError(), KeyError("path"), ValueError("no")], ids=repr)
-def test_a_call_that_cannot_be_routed_is_answered(pair: Pair, error: Exception) -> None:
-    with patch("app.ingress.http2.call.not_a_call", side_effect=error):
-        pair.receive(call(101, message(), BLOCKS[5]))
-    assert all(b"the server failed to handle the request" in side.transport.written for side in pair.sides)
-    before = [len(side.service.requests) for side in pair.sides]
-    pair.receive(call(103, message(), BLOCKS[0]))
-    assert [len(side.service.requests) for side in pair.sides] == [count + 1 for count in before]
-    assert not pair.failed()
-
-
-@pytest.mark.parametrize("error", [MemoryError(), KeyError("header"), ValueError("no")], ids=repr)
-def test_a_request_that_cannot_be_learned_is_answered(pair: Pair, error: Exception) -> None:
-    with patch("app.protocol.grpc.compiled.split_request", side_effect=error):
-        for number in (101, 103):
-            pair.receive(call(number, message(model="unseen"), BLOCKS[0]))
-            pair.answer()
-    pair.compare()
-    assert not pair.failed()
 
 
 @pytest.mark.parametrize(
