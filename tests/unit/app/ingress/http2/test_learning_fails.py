@@ -4,8 +4,10 @@ from unittest.mock import patch
 
 import pytest
 
+from app.native.choice import missing
 from tests.unit.app.ingress.http2.planes import BLOCKS, Pair, call, message
 
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 FAILURES = (MemoryError(), KeyError("path"), ValueError("no"))
 
 
