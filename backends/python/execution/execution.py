@@ -54,7 +54,7 @@ class Execution:
             if not hasattr(model_class, "execute"):
                 raise ContractError(f"Python model {instance.file} does not implement `execute` method.")
             self.model = _initialised(model_class, instance)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             loader.release(instance)
             raise loading_failed(error, loader.OUR_FOLDER) from error
         self._execute_model = self.model.execute
@@ -74,7 +74,7 @@ class Execution:
             if hasattr(self.model, "finalize"):
                 with server_api.no_calls("'finalize'"):
                     self.model.finalize()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log_failure("finalize", self.instance.name, error)
         finally:
             self._loop.close()
@@ -82,8 +82,11 @@ class Execution:
 
     def finalize_sequence(self, sequence_id: SequenceId) -> None:
         """Call the model's `finalize_sequence`, if it has one, for a sequence that ended."""
-        if hasattr(self.model, "finalize_sequence"):
-            self.model.finalize_sequence(sequence_id)
+        try:
+            if hasattr(self.model, "finalize_sequence"):
+                self.model.finalize_sequence(sequence_id)
+        except (Exception, SystemExit) as error:
+            log_failure("finalize_sequence", self.instance.name, error)
 
     def execute(self, requests: Sequence[Request], clock: Clocked) -> None:
         """Execute one batch; the model replies to its requests now or later."""
@@ -216,7 +219,7 @@ def completed(instance: PythonInstance) -> dict[str, Any] | None:
                 " pb.ModelConfig object."
             )
         return returned.as_dict()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise loading_failed(error, loader.OUR_FOLDER) from error
     finally:
         loader.release(instance)

@@ -33,7 +33,7 @@ class Readiness:
             return self._started().result(LIMIT_S)
         except (TimeoutError, FutureTimeout):  # two classes before Python 3.11
             logger.warning("is_ready of instance '%s' did not return in %g s", self._name, LIMIT_S)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             log_failure("is_ready", self._name, error)
         return False
 

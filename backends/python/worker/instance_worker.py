@@ -1,6 +1,5 @@
 """One instance of a model in a worker process, which executes what comes over a link of its own."""
 
-import logging
 import os
 import sys
 import threading
@@ -25,8 +24,6 @@ from backends.python.worker.batch_codec import (
 from backends.python.worker.framing import RELEASED, Message, MessageSocket, Payload, failure_fields
 from backends.python.worker.link import Link
 from backends.python.worker.link_codec import response_fields
-
-logger = logging.getLogger(__name__)
 
 
 class Clock:
@@ -139,10 +136,7 @@ class InstanceWorker:
 
     def _finalize_sequence(self, message: Message, payload: Payload) -> None:
         assert self._execution is not None
-        try:
-            self._execution.finalize_sequence(message["sequence"])
-        except Exception:
-            logger.exception("ending sequence %s", message["sequence"])
+        self._execution.finalize_sequence(message["sequence"])
 
     def _execute(self, message: Message, payload: Payload) -> None:
         assert self._execution is not None

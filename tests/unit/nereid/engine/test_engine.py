@@ -45,6 +45,44 @@ def start(tmp_path: Path) -> Iterator[Start]:
         engine.close()
 
 
+ODD_MODEL = (
+    source("sys.exit(7)", head="import sys")
+    + """
+    def is_ready(self):
+        sys.exit(6)
+    def finalize(self):
+        sys.exit(5)
+"""
+)
+EXITS = {
+    "the class": "import sys\nsys.exit(4)",
+    "auto_complete_config": source("return []", head="import sys")
+    + "\n    @staticmethod\n    def auto_complete_config(given):\n        sys.exit(4)",
+    "initialize": source("return []", "sys.exit(4)", head="import sys"),
+}
+
+
+@pytest.mark.parametrize("text", EXITS.values(), ids=EXITS)
+def test_model_that_exits_does_not_load_and_leaves_the_server(
+    start: Start, tmp_path: Path, text: str
+) -> None:
+    add_model(tmp_path, "m", versions={1: text})
+    add_model(tmp_path, "double")
+    engine = start("double")
+    assert "SystemExit: 4" in failure(lambda: engine.load("m"))[1]
+    assert engine.infer("double", {"IN": ROW})["OUT"].tolist() == [2, 4]
+
+
+def test_model_that_exits_in_its_other_calls_leaves_the_server(start: Start, tmp_path: Path) -> None:
+    add_model(tmp_path, "m", versions={1: ODD_MODEL})
+    add_model(tmp_path, "double")
+    engine = start("double", "m")
+    assert not engine.ready("m")
+    assert "SystemExit: 7" in failure(lambda: engine.infer("m", {"IN": ROW}))[1]
+    engine.unload("m")
+    assert engine.infer("double", {"IN": ROW})["OUT"].tolist() == [2, 4]
+
+
 def failure(call: Callable[[], object]) -> tuple[ErrorCode, str]:
     with pytest.raises(InferError) as raised:
         call()
