@@ -32,7 +32,7 @@ serve: models
 
 # Each replica would compile what has changed, where Python may write no bytecode.
 models: $(VENV)/.installed native
-	@$(BIN)/python -m compileall -q app backends deployments nereid
+	@$(BIN)/python -m compileall -q app backends client deployments nereid
 	@$(BIN)/python model_repository/build.py
 
 # The compiled part of the data plane, beside its source. It is optional: without a compiler this warns.

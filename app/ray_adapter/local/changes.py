@@ -64,21 +64,21 @@ CHANGES: Final = tuple(
         ),
         (
             "controller-pace",
-            "controller_pace.py",
+            "serve/controller_pace.py",
             "Serve's controller looks at what it runs at one interval; now when there is something to see.",
-            "test_controller_pace.py",
+            "serve/test_controller_pace.py",
         ),
         (
             "replica-classes",
-            "replica_classes.py",
+            "serve/replica_classes.py",
             "Serve exports a class for each load, which every process keeps; now one for each name.",
-            "test_replica_classes.py",
+            "serve/test_replica_classes.py",
         ),
         (
             "spread",
-            "placement.py",
+            "serve/placement.py",
             "Two replicas of a model often lie on one node; now on as many nodes as have room.",
-            "test_placement.py",
+            "serve/test_placement.py",
         ),
         (
             "serve-without-pandas",

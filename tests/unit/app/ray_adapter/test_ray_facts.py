@@ -16,39 +16,39 @@ import ray
 
 from deployments import builder
 
-ROUTER = "serve_router.DirectRouter"
+ROUTER = "serve.router.DirectRouter"
 JOIN = "cluster.join_or_start"
-RUN = "applications.run_application"
+RUN = "serve.applications.run_application"
 OUTPUT = "worker_output.divert_ray_output"
 HELPERS = "local.helpers.without_helpers"
 HEALTH = "cluster_health.node_parts"
 STAND_IN = "local.stand_in"
 FORK = "local.fork_client and local.fork_server"
 LEAN = "local.lean_serve"
-PACE = "controller_pace.pace_controller"
-LOCK = "the lock of applications.run_application"
+PACE = "serve.controller_pace.pace_controller"
+LOCK = "the lock of serve.applications.run_application"
 
 SIGNATURES = [
     (
         "ray.serve.handle:DeploymentHandle.__init__",
         ("self", "deployment_name", "app_name"),
-        "handles.new_handle",
+        "serve.handles.new_handle",
     ),
-    ("ray.serve.handle:DeploymentHandle._init", ("self",), "handles.connect"),
-    ("ray.serve.handle:DeploymentHandle.shutdown", ("self",), "every caller of handles.new_handle"),
-    ("ray.serve.deployment:Deployment.options", ("version", "_internal"), "applications.versioned"),
+    ("ray.serve.handle:DeploymentHandle._init", ("self",), "serve.handles.connect"),
+    ("ray.serve.handle:DeploymentHandle.shutdown", ("self",), "every caller of serve.handles.new_handle"),
+    ("ray.serve.deployment:Deployment.options", ("version", "_internal"), "serve.applications.versioned"),
     (
         "ray.serve:run_many",
         ("targets", "wait_for_ingress_deployment_creation", "wait_for_applications_running"),
         RUN,
     ),
-    ("ray.serve:delete", ("name", "_blocking"), "applications.delete_application"),
+    ("ray.serve:delete", ("name", "_blocking"), "serve.applications.delete_application"),
     ("ray.serve:RunTarget.__init__", ("target", "name", "route_prefix", "external_scaler_enabled"), RUN),
-    ("ray.serve.context:_get_global_client", (), "applications.scale_deployment"),
+    ("ray.serve.context:_get_global_client", (), "serve.applications.scale_deployment"),
     (
         "ray.serve._private.controller:ServeController.update_deployment_replicas",
         ("self", "deployment_id", "target_num_replicas"),
-        "applications.scale_deployment",
+        "serve.applications.scale_deployment",
     ),
     (
         "ray.serve._private.request_router.pow_2_router:PowerOfTwoChoicesRequestRouter.update_replicas",
@@ -128,9 +128,9 @@ TEXTS = [
         "self._deployment_id =",
         ROUTER,
     ),
-    ("serve/_private/router.py", "self._asyncio_router = AsyncioRouter(", "handles.connect"),
-    ("serve/_private/router.py", "self._enable_strict_max_ongoing_requests =", "handles.connect"),
-    ("serve/_private/router.py", "if not with_rejection:", "handles.connect"),
+    ("serve/_private/router.py", "self._asyncio_router = AsyncioRouter(", "serve.handles.connect"),
+    ("serve/_private/router.py", "self._enable_strict_max_ongoing_requests =", "serve.handles.connect"),
+    ("serve/_private/router.py", "if not with_rejection:", "serve.handles.connect"),
     ("serve/_private/constants.py", '"record_replica_metadata"', "the hook of replicas and ingresses"),
     ("serve/config.py", "cloudpickle.unregister_pickle_by_value", LOCK),
     ("_private/services.py", "--dashboard_agent_command={}", STAND_IN),
@@ -196,7 +196,7 @@ TEXTS = [
     ("serve/_private/application_state.py", "self._application_states: Dict", PACE),
     ("serve/_private/controller.py", "self.kv_store.put(SHUTDOWN_IN_PROGRESS_KEY", PACE),
     ("serve/_private/controller.py", "self.kv_store = RayInternalKVStore(", PACE),
-    ("serve/_private/client.py", "time.sleep(CLIENT_POLLING_INTERVAL_S)", "applications.ask_often"),
+    ("serve/_private/client.py", "time.sleep(CLIENT_POLLING_INTERVAL_S)", "serve.applications.ask_often"),
     ("_raylet.so", "enable_metrics_collection", JOIN),
     ("_raylet.so", "RAY_AUTH_TOKEN_PATH", "token.require_token"),
 ]
