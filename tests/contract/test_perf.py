@@ -13,7 +13,7 @@ import pytest
 from nereid_client import connect
 from nereid_client.tools.perf.command.run import main
 from tests.contract.conftest import Addresses
-from tests.server import Server
+from tests.server import WITH_ENGINE, Server
 
 SHORT = ("--duration", "0.4", "--warmup", "0.1")
 
@@ -99,6 +99,7 @@ def test_model_that_is_not_there(url: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(WITH_ENGINE, reason="stops the process of an ingress")
 def test_stopped_server_is_seen_by_an_open_loop(
     nereid_server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
