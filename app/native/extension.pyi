@@ -268,6 +268,8 @@ class HttpRequests:
         response_heads: tuple[bytes, ...],
         encode_data: Callable[[Tensor], bytes],
         max_input_size: int,
+        max_head: int,
+        max_body: int,
         /,
     ) -> None:
         """Read and write with these types.
@@ -277,6 +279,7 @@ class HttpRequests:
             response_heads: `RESPONSE_HEADS` of `app/protocol/http/compiled.py`.
             encode_data: writes the tensors in the JSON of responses.
             max_input_size: bytes of the JSON part, and of each tensor in it.
+            max_head, max_body: bytes of a request's head and body; Python refuses longer ones.
 
         Raises:
             TypeError: a type has its fields elsewhere than in slots.

@@ -34,11 +34,12 @@ static PyObject *find_known(const HttpRequests *self, const struct head *head)
     return known;
 }
 
-/* Whether a request is in one piece, and has a JSON part that is read at once. */
-static int is_whole(const struct head *head, Py_ssize_t size)
+/* Whether a request is in one piece, within the limits, and has a JSON part that is read at once. */
+static int is_whole(const HttpRequests *self, const struct head *head, Py_ssize_t size)
 {
     Py_ssize_t json = head->json_length < 0 ? head->content_length : head->json_length;
-    return head->content_length == size - head->size && json > 0 && json <= head->content_length && json <= MAX_JSON;
+    return head->content_length == size - head->size && head->size <= self->max_head &&
+           head->content_length <= self->max_body && json > 0 && json <= head->content_length && json <= MAX_JSON;
 }
 
 /* Return the request that these bytes are, for a connection; None where Python has to read it. */
@@ -52,7 +53,7 @@ static PyObject *match(HttpRequests *self, PyObject *const *arguments, Py_ssize_
     struct head head;
     if (!PyBytes_CheckExact(data) ||
         !read_head(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), self->others, &head) ||
-        !is_whole(&head, PyBytes_GET_SIZE(data)))
+        !is_whole(self, &head, PyBytes_GET_SIZE(data)))
         Py_RETURN_NONE;
     known = find_known(self, &head);
     if (known == NULL)
@@ -93,13 +94,14 @@ static PyObject *new_requests(PyTypeObject *type, PyObject *arguments, PyObject 
 {
     PyObject *tensor, *output, *request, *response, *json, *others, *heads, *encode_data;
     unsigned long long max_size;
+    Py_ssize_t max_head, max_body;
     if (keywords != NULL ||
-        !PyArg_ParseTuple(arguments, "O!O!O!O!OO!O!OK:HttpRequests", &PyType_Type, &tensor, &PyType_Type, &output,
+        !PyArg_ParseTuple(arguments, "O!O!O!O!OO!O!OKnn:HttpRequests", &PyType_Type, &tensor, &PyType_Type, &output,
                           &PyType_Type, &request, &PyType_Type, &response, &json, &PyTuple_Type, &others, &PyTuple_Type,
-                          &heads, &encode_data, &max_size) ||
+                          &heads, &encode_data, &max_size, &max_head, &max_body) ||
         !is_json_requests(json) || PyTuple_GET_SIZE(heads) != 5 || !are_bytes(heads) || !are_bytes(others)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "types, a reader, bytes, a function and a limit");
+            PyErr_SetString(PyExc_TypeError, "types, a reader, bytes, a function and limits");
         return NULL;
     }
     HttpRequests *self = (HttpRequests *)type->tp_alloc(type, 0);
@@ -113,6 +115,8 @@ static PyObject *new_requests(PyTypeObject *type, PyObject *arguments, PyObject 
     self->response_heads = Py_NewRef(heads);
     self->encode_data = Py_NewRef(encode_data);
     self->max_size = max_size;
+    self->max_head = max_head;
+    self->max_body = max_body;
     self->heads = PyDict_New();
     self->matched = (PyTypeObject *)PyType_FromModuleAndSpec(PyType_GetModule(type), &matched_specification, NULL);
     if (self->heads == NULL || self->matched == NULL ||

@@ -23,7 +23,8 @@ typedef struct {
     Py_ssize_t of_tensor[T_SLOTS], of_output[W_SLOTS], of_request[Q_SLOTS], of_response[A_SLOTS];
     PyObject *json, *heads; /* `JsonRequests`; the owner, model and version of each known head */
     PyObject *others, *response_heads, *encode_data;
-    unsigned long long max_size;
+    unsigned long long max_size; /* of a tensor in the JSON */
+    Py_ssize_t max_head, max_body;
 } HttpRequests;
 
 /* A request until it is answered: its exchange, and the sink of its responses. */

@@ -88,7 +88,5 @@ def known_requests(data_plane: str, settings: HttpSettings) -> KnownRequests | N
 
     asked = tuple(sorted({each.header.lower().encode() for each in settings.restrictions.values()}))
     types = Tensor, RequestedOutput, InferRequest, InferResponse
-    reader = json_reader()
-    return KnownRequests(
-        HttpRequests(*types, reader, asked, RESPONSE_HEADS, encode_data, settings.max_input_size)
-    )
+    limits = settings.max_input_size, settings.http1.max_head_bytes, settings.http1.max_body_bytes
+    return KnownRequests(HttpRequests(*types, json_reader(), asked, RESPONSE_HEADS, encode_data, *limits))

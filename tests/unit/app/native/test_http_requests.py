@@ -12,7 +12,7 @@ from app.protocol.http.json_tensors import encode_data
 extension = pytest.importorskip("app.native.extension")
 
 TYPES = (Tensor, RequestedOutput, InferRequest, InferResponse)
-REST = ((), RESPONSE_HEADS, encode_data, 1000)
+REST = ((), RESPONSE_HEADS, encode_data, 1000, 1000, 1000)
 
 
 def head(path: str, *lines: str) -> bytes:
@@ -32,7 +32,7 @@ def test_other_types_are_refused() -> None:
         with pytest.raises(TypeError):
             extension.HttpRequests(*arguments)
     with pytest.raises(TypeError):
-        extension.HttpRequests(*TYPES, json_reader(), (), (b"", b""), encode_data, 1)
+        extension.HttpRequests(*TYPES, json_reader(), (), (b"", b""), encode_data, 1, 1, 1)
 
 
 def test_heads_that_are_not_plain_are_not_known() -> None:

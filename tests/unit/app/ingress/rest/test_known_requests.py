@@ -22,7 +22,7 @@ from app.core.tensors import InferRequest, Tensor, failed
 from app.ingress.access.guard import Guard
 from app.protocol.restrictions import Restriction, Restrictions
 from app.routing.table import VersionEntry
-from app.settings.fronts import HttpSettings
+from app.settings.fronts import Http1Settings, HttpSettings
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.http_peer import INFER, binary_infer, infer_document, request
 from tests.unit.app.ingress.two_planes import Plane, Planes, alike
@@ -175,6 +175,14 @@ def test_headers_that_decide_something_tell_requests_apart(header: str) -> None:
     else:
         head += b"\r\n" + header.encode()
     assert not planes.ask(head + b"\r\n\r\n" + body)[1]
+
+
+@pytest.mark.parametrize("limits", [Http1Settings(max_head_bytes=1024), Http1Settings(max_body_bytes=300)])
+def test_requests_beyond_a_limit_are_left_to_python(limits: Http1Settings) -> None:
+    planes = Planes(HttpSettings(http1=limits))
+    planes.learn(binary_infer(ARRAY, AGENT))
+    longer = binary_infer(np.zeros((1, 64), np.float32), AGENT, "X-Long: " + "a" * 1000)
+    assert not planes.ask(longer)[1]
 
 
 @pytest.mark.parametrize(
