@@ -23,7 +23,8 @@ WITH_ENGINE = "NEREID_TEST_ENGINE" in os.environ
 """Whether the contract suite asks the engine of one process."""
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_PORTS = range(20_000 + _WORKER, 32_000, _WORKERS)  # no two workers of a run have one in common
+_FIRST = 26_000 if WITH_ENGINE else 20_000  # `make test` runs the suite over the engine beside that over Ray
+_PORTS = range(_FIRST + _WORKER, _FIRST + 6000, _WORKERS)  # no two workers of a run have one in common
 _ports = itertools.cycle(random.sample(_PORTS, len(_PORTS)))
 
 

@@ -1,6 +1,7 @@
 """What programs written for Triton do with a client beyond single calls: callbacks, options, plug-ins."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -22,7 +23,7 @@ from tests.contract.samples import simple_inputs
 
 FIRST, SECOND = (tensor.array for tensor in simple_inputs())
 MODULES = {"http": tritonclient.http, "grpc": tritonclient.grpc}
-SHARED = "client_programs"
+SHARED = f"client_programs_{os.getpid()}"
 
 
 def tensors(module: Any, second: np.ndarray = SECOND) -> list[Any]:
