@@ -77,6 +77,8 @@ def set_aside(*others: str) -> None:
         _set_aside[name] = sys.modules.pop(name)
     for name in others:
         del sys.modules[name]
+        package, _, own = name.rpartition(".")
+        delattr(sys.modules[package], own)  # `from package import own` would not import it anew
 
 
 def _package(module: str) -> str:

@@ -75,7 +75,8 @@ set_aside("nereid.deployments")
     become = (
         "import app; print(app.theirs)"
         if theirs
-        else "import nereid.deployments, nereid.server.cli as again; print(again is prepared)"
+        else "import sys, nereid.server.cli as again; from nereid import deployments\n"
+        "print(again is prepared and sys.modules['nereid.deployments'] is deployments)"
     )
     done = run(prepare + become, hostile)
     assert done.stdout == "True\n", done.stderr
