@@ -184,7 +184,7 @@ def test_cancelling_ends_a_read_that_waits(serve: Serve, server: Server) -> None
     began = time.monotonic()
     call.cancelled = True
     call.wait()
-    assert time.monotonic() - began < 5.0, "a source may be silent for 10 s"
+    assert time.monotonic() - began < 1.0
 
 
 def test_a_server_that_falls_silent_is_given_up(serve: Serve, server: Server) -> None:

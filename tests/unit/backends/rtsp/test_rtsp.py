@@ -75,7 +75,7 @@ def test_cancelling_closes_the_connection_at_once(serve: Serve, packets: list[by
         call.cancelled = True
         call.wait()
         block_until(lambda: not server.clients)
-        assert time.monotonic() - began < 5.0, "a source may be silent for 10 s"
+        assert time.monotonic() - began < 1.0
     assert cameras.streams() == 0
 
 
@@ -106,7 +106,7 @@ def test_opening_a_silent_server_can_be_cancelled(serve: Serve, scheme: str) -> 
             call.cancelled = True
             began = time.monotonic()
             call.wait()
-            assert time.monotonic() - began < 5.0, "a source may be silent for 10 s"
+            assert time.monotonic() - began < 1.0
             while connection.recv(4096):  # until it is closed
                 pass
 
