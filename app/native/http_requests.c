@@ -7,6 +7,15 @@ static PyObject *key_of(const struct head *head)
     return PyBytes_FromStringAndSize(head->key, (Py_ssize_t)head->key_size);
 }
 
+/* Return what is known of a head, borrowed; NULL, perhaps with an error, for an unknown one. */
+static PyObject *find_known(const HttpRequests *self, const struct head *head)
+{
+    PyObject *key = key_of(head);
+    PyObject *known = key == NULL ? NULL : PyDict_GetItemWithError(self->heads, key);
+    Py_XDECREF(key);
+    return known;
+}
+
 /* Know the head of a request that Python has read, of which `owner` submits and answers those like it. */
 static PyObject *add(HttpRequests *self, PyObject *arguments)
 {
@@ -16,22 +25,18 @@ static PyObject *add(HttpRequests *self, PyObject *arguments)
         return NULL;
     if (!read_head(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), self->others, &head))
         Py_RETURN_FALSE;
-    if (PyDict_GET_SIZE(self->heads) >= MAX_HEADS)
+    if (find_known(self, &head) != NULL)
+        Py_RETURN_TRUE;
+    if (PyDict_GET_SIZE(self->heads) >= MAX_HEADS || self->kept + head.size > MAX_KEPT) {
         PyDict_Clear(self->heads);
+        self->kept = 0;
+    }
     PyObject *key = key_of(&head), *known = Py_BuildValue("(OOO)", owner, model, version);
     int failed = key == NULL || known == NULL || PyDict_SetItem(self->heads, key, known) < 0;
     Py_XDECREF(key);
     Py_XDECREF(known);
+    self->kept += head.size;
     return failed ? NULL : Py_NewRef(Py_True);
-}
-
-/* Return what is known of a head, borrowed; NULL, perhaps with an error, for an unknown one. */
-static PyObject *find_known(const HttpRequests *self, const struct head *head)
-{
-    PyObject *key = key_of(head);
-    PyObject *known = key == NULL ? NULL : PyDict_GetItemWithError(self->heads, key);
-    Py_XDECREF(key);
-    return known;
 }
 
 /* Whether a request is in one piece, within the limits, and has a JSON part that is read at once. */

@@ -51,6 +51,14 @@ def test_the_number_of_known_heads_is_bounded() -> None:
     assert sys.getrefcount(owner) < 4200
 
 
+def test_the_bytes_of_known_heads_are_bounded() -> None:
+    """Their owners keep them."""
+    requests, owner = reader(), object()
+    for number in range(3000):
+        assert requests.add(head(f"/{number}", "X-Long: " + "a" * 8000), owner, "m", "")
+    assert sys.getrefcount(owner) < 4 * (1 << 20) // 8000
+
+
 def test_every_part_of_a_response_is_known() -> None:
     """One that was added might be lost otherwise."""
     assert Tensor.__struct_fields__ == ("name", "datatype", "shape", "data")
