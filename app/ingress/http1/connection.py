@@ -252,7 +252,7 @@ class HttpConnection(asyncio.Protocol):
     # Answering.
 
     def _recognise(self, recogniser: Recogniser, data: bytes) -> bool:
-        """Start to answer a request that looks like one that was read before; return whether it does."""
+        """Start to answer a request that the recogniser reads; return whether it does."""
         found = self._exchange = recogniser.match(data, self)
         if found is None:
             return False

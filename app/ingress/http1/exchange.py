@@ -37,7 +37,7 @@ class Connection(Protocol):
 
 
 class Recognised(Protocol):
-    """A request that looks like one that was read before: it has not been read itself."""
+    """A request that a recogniser has read whole: Python has not."""
 
     @property
     def owner(self) -> Any: ...
@@ -47,14 +47,14 @@ class Recognised(Protocol):
 
 
 class Recogniser(Protocol):
-    """Recognises requests that look like one that was read before."""
+    """Reads whole requests whose heads, but for headers that decide nothing, are known."""
 
     @property
     def match(self) -> Callable[[bytes, Any], Recognised | None]:
         """Return the request that some received bytes are, for a connection, if they are one and no more."""
 
     def learn(self, routed: Any, data: bytes, head_size: int) -> None:
-        """Recognise requests that look like this complete one from now on."""
+        """Read requests with a head like that of this one, which Python has read, from now on."""
 
 
 class Route(Protocol):

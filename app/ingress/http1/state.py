@@ -22,7 +22,7 @@ class HttpState(ServerState):
         buffered: request bytes of bodies that came in more than one piece.
         heads: parsed request heads with their routes, by their bytes.
         no_heads: what connections beyond the limit have in place of them.
-        recogniser: answers requests without reading them; None where all are read.
+        recogniser: reads and answers whole requests in place of Python; None where Python does.
         read_buffer: receive buffer of connections with long bodies.
     """
 
