@@ -95,7 +95,7 @@ def execute_merged(backend: ArrayBackend, instance: Instance, requests: Sequence
         for request in requests:
             _execute_alone(backend, instance, request)
         return
-    instance.reply_all(requests, responses)
+    instance.deliver_all(requests, responses)
 
 
 def backend_failure(error: Exception) -> Failure:
@@ -117,7 +117,7 @@ def _execute_alone(backend: ArrayBackend, instance: Instance, request: Request) 
         level = logging.DEBUG if isinstance(error, InferError) else logging.ERROR
         logger.log(level, "model '%s' failed", instance.model.name, exc_info=error)
         response = failed(backend_failure(error), request.infer.id)
-    instance.reply_all((request,), (response,))
+    instance.deliver_all((request,), (response,))
 
 
 def _execute_one(backend: ArrayBackend, instance: Instance, request: Request) -> InferResponse:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.errors import invalid_arg
+from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, SequenceId, Tensor
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from app.core.observability.statistics import ResponseDurations
     from backends.signature import Signature
 
-Reply = Callable[[InferResponse], None]
-ReplyAll = Callable[[Sequence["Request"], Sequence[InferResponse]], None]
+DeliverAll = Callable[[Sequence["Request"], Sequence[InferResponse]], None]
 
 
 class Model:
@@ -141,7 +141,7 @@ class Instance:
         answer: set by `load` to a function that executes a lone request with tensors as the client sends them
             and returns all its outputs; it returns None for a request that `execute` has to execute.
         deferred_completion: completes the previous batch once the inputs of this execution are in place.
-        reply_all: replies to requests, each with its final response; costs less than their `reply`.
+        deliver_all: delivers the final response of each of several requests; costs less than their `deliver`.
         compute_start_ns, compute_end_ns: a backend may set both inside `instance_execute` with
             `time.monotonic_ns()`; the statistics then split the execution into compute_input,
             compute_infer and compute_output. Left at 0, all of it counts as compute_infer.
@@ -173,7 +173,7 @@ class Instance:
         self.merged_inputs: Callable[[str, tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] | None = None
         self.answer: Callable[[Sequence[Tensor]], tuple[Tensor, ...] | None] | None = None
         self.deferred_completion: Callable[[], object] | None = None
-        self.reply_all: ReplyAll = reply_each
+        self.deliver_all: DeliverAll = deliver_each
         self.compute_start_ns = 0
         self.compute_end_ns = 0
 
@@ -194,31 +194,31 @@ class Request:
     """A request that a backend executes.
 
     It was validated against the model's configuration. The backend must send exactly one response with
-    `final=True`; a decoupled model may send others before. `reply` may be called from any thread.
+    `final=True`; a decoupled model may send others before. `deliver` may be called from any thread.
 
     Attributes:
         infer: the request of the client.
         answered: the final response was sent.
-        detached: set by a backend that replies after `instance_execute` returned, on a thread of its own.
+        detached: set by a backend that delivers after `instance_execute` returned, on a thread of its own.
         rescheduled: set by a backend to have the request executed again instead of a final response
             (Triton's TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, for iterative sequences).
         activity: calls to other models and reported activities, kept by the server; None until there is one.
     """
 
-    __slots__ = ("_is_cancelled", "_reply", "activity", "answered", "detached", "infer", "rescheduled")
+    __slots__ = ("_is_cancelled", "_sink", "activity", "answered", "detached", "infer", "rescheduled")
 
-    def __init__(self, infer: InferRequest, reply: Reply, is_cancelled: Callable[[], bool]) -> None:
+    def __init__(self, infer: InferRequest, sink: Sink, is_cancelled: Callable[[], bool]) -> None:
         self.infer = infer
         self.answered = False
         self.detached = False
         self.rescheduled = False
         self.activity: Any = None
-        self._reply = reply
+        self._sink = sink
         self._is_cancelled = is_cancelled
 
     @property
     def unanswered(self) -> bool:
-        """Whether the backend neither replied nor will, once `instance_execute` has returned."""
+        """Whether the backend neither delivered nor will, once `instance_execute` has returned."""
         return not (self.answered or self.detached or self.rescheduled)
 
     def is_cancelled(self) -> bool:
@@ -234,8 +234,8 @@ class Request:
         TRITONSERVER_InferenceTraceReportActivity.
         """
 
-    def reply(self, response: InferResponse) -> None:
-        """Send a response; the one with `final=True` is the last.
+    def deliver(self, response: InferResponse) -> None:
+        """Deliver a response; the one with `final=True` is the last.
 
         Raises:
             RuntimeError: a response after the final one.
@@ -244,13 +244,13 @@ class Request:
             raise RuntimeError("Unable to send response. Response sender has been closed.")
         if response.final:
             self.answered = True
-        self._reply(response)
+        self._sink(response)
 
 
-def reply_each(requests: Sequence[Request], responses: Sequence[InferResponse]) -> None:
-    """Reply to each request with its final response."""
+def deliver_each(requests: Sequence[Request], responses: Sequence[InferResponse]) -> None:
+    """Deliver the final response of each request."""
     for request, response in zip(requests, responses, strict=True):
-        request.reply(response)
+        request.deliver(response)
 
 
 class Begun(ABC):
@@ -275,7 +275,7 @@ class Begun(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Reply to the requests, as `Backend.instance_execute` does; waits if the process has ended."""
+        """Deliver the responses, as `Backend.instance_execute` does; waits if the process has ended."""
 
 
 class Backend(ABC):
@@ -310,7 +310,7 @@ class Backend(ABC):
 
     @abstractmethod
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
-        """Execute one batch and reply to every request.
+        """Execute one batch and deliver the responses of every request.
 
         An exception fails the unanswered requests of this batch. A request that a model leaves `unanswered`
         fails too, unless the model is decoupled.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from app.core.errors import not_found
-from app.core.inference import Cancel
+from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest, InferResponse
 from app.transport.channel.client import Channel
 from app.transport.channel.handshake import Peer
@@ -65,7 +65,7 @@ class Handler:
         self.seen: list[Any] = []
         self.held: list[Callable[[InferResponse], None]] = []
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         inputs = [
             (t.name, t.datatype, t.shape, bytes(t.data)) for t in request.inputs if type(t.data) is not int
         ]
@@ -76,13 +76,13 @@ class Handler:
             case "c":
                 raise RuntimeError("a secret")
             case "h":
-                self.held.append(reply)
+                self.held.append(sink)
             case "m":
-                reply(InferResponse("m", "1", request.inputs, request.id, final=False))
-                reply(InferResponse("m", "1", request.inputs, request.id, {"a": 1}))
+                sink(InferResponse("m", "1", request.inputs, request.id, final=False))
+                sink(InferResponse("m", "1", request.inputs, request.id, {"a": 1}))
             case _:
-                reply(InferResponse("m", "1", request.inputs, request.id))
-        reply(InferResponse("late" if request.id[:1] != "h" else "first", final=False))
+                sink(InferResponse("m", "1", request.inputs, request.id))
+        sink(InferResponse("late" if request.id[:1] != "h" else "first", final=False))
         return lambda advice=False: self.seen.append(("advised" if advice else "cancelled", request.id))
 
     async def control(self, verb: str, payload: Any) -> Any:

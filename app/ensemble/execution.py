@@ -166,7 +166,7 @@ class EnsembleExecution(InFlight):
         request = self._step_request(call)
         if self._traced is not None:
             call.trace = self._traced.begin(request, time.monotonic_ns())
-        sent = self._calls[call] = call.entry.target.submit(request, partial(self._on_response, call))
+        sent = self._calls[call] = call.entry.target.submit(request, partial(self._receive, call))
         if self.advised:
             sent.cancel(advice=True)
 
@@ -199,7 +199,7 @@ class EnsembleExecution(InFlight):
             return request.rollout
         return RolloutHint(key=request.id or uuid.uuid4().hex)
 
-    def _on_response(self, call: StepCall, response: InferResponse) -> None:
+    def _receive(self, call: StepCall, response: InferResponse) -> None:
         if call.trace is not None:
             call.trace.record(response)
         if response.final:

@@ -11,10 +11,10 @@ Where C takes over, functions of Python are not called, and a breakpoint in them
   `decode_infer`.
 - `Http2Connection`, by `compiled` of its `Http2State`: `UnaryCalls.receive` in place of `_on_frame`, `Stream`
   and `UnaryCall`.
-- `GrpcFront`: `UnaryCalls.sink` in place of `_respond`, `InferRequests.read` in place of `decode_request`.
+- `GrpcFront`: `UnaryCalls.sink` in place of `_deliver`, `InferRequests.read` in place of `decode_request`.
 - `Connection` of a channel: `ClientEnd` in place of `Channel.submit` and `_response_received`, `ServerEnd` in
-  place of `_request_received` and `_reply`.
-- `ServedModel` with its `ResponseQueue`: `PlainRequests` in place of `submit`, `_deliver` and `reply_each`.
+  place of `_request_received` and `_deliver`.
+- `ServedModel` with its `ResponseQueue`: `PlainRequests` in place of `submit`, `_deliver` and `deliver_each`.
 
 What C keeps of requests that it has seen is learned in Python, under `not_learned` (`learning.py`): an
 exception there ends nothing. The slots of Python's objects into which it reaches are in `slots.py`.

@@ -187,7 +187,7 @@ static int name_attributes(void)
         {&end_names.close_if_drained, "_close_if_drained"},
         {&end_names.remove, "remove"},
         {&end_names.report, "_report"},
-        {&end_names.reply, "_reply"},
+        {&end_names.deliver, "_deliver"},
         {&end_names.refuse, "_refuse"},
         {&end_names.apply_back_pressure, "_apply_back_pressure"},
         {&end_names.submit, "submit"},

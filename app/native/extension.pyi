@@ -299,7 +299,7 @@ class HttpRequests:
 class Matched:
     """A request that was read, until it is answered: its exchange, and the sink of its responses.
 
-    A plain response is written to the connection; any other is passed to `owner.answer(matched, response)`,
+    A plain response is written to the connection; any other is passed to `owner.deliver(matched, response)`,
     and after that to `sink` if there is one.
     """
 
@@ -389,5 +389,5 @@ class PlainRequests:
     def deliver(self, pending: Any, response: InferResponse, /) -> None:
         """Send a response of a queued request to its sink."""
 
-    def answer_all(self, pending: Sequence[Any], responses: Sequence[InferResponse], /) -> None:
-        """Reply to queued requests, each with its response; on the loop. What is not plain gets `reply`."""
+    def deliver_all(self, pending: Sequence[Any], responses: Sequence[InferResponse], /) -> None:
+        """Deliver the responses of queued requests, on the loop; by `deliver` of each what is not plain."""

@@ -47,7 +47,7 @@ static PyObject *receive(PyObject *callable, PyObject *const *arguments, size_t 
         Py_DECREF(bytes);
     } else {
         PyErr_Clear(); /* Python writes the response, or finds what is wrong with it */
-        result = PyObject_CallMethod(self->owner, "answer", "OO", self, arguments[0]);
+        result = PyObject_CallMethod(self->owner, "deliver", "OO", self, arguments[0]);
     }
     Py_DECREF(self);
     return result;

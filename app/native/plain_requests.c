@@ -230,7 +230,7 @@ static int answer(PlainRequests *self, PyObject *pending, PyObject *response)
     return 1;
 }
 
-static PyObject *answer_all(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *deliver_all(PlainRequests *self, PyObject *const *arguments, Py_ssize_t count)
 {
     if (count != 2 || is_cleared_too(self)) {
         PyErr_SetString(PyExc_TypeError, "pending requests, responses");
@@ -241,7 +241,7 @@ static PyObject *answer_all(PlainRequests *self, PyObject *const *arguments, Py_
     for (Py_ssize_t i = 0; i < size && !PyErr_Occurred(); i++) {
         PyObject *pending = PyTuple_GET_ITEM(all, i), *response = PyTuple_GET_ITEM(responses, i);
         if (!answer(self, pending, response))
-            Py_XDECREF(PyObject_CallMethod(pending, "reply", "O", response));
+            Py_XDECREF(PyObject_CallMethod(pending, "deliver", "O", response));
     }
     Py_XDECREF(all);
     Py_XDECREF(responses);
@@ -314,7 +314,7 @@ static void delete_plain_requests(PlainRequests *self)
 static PyMethodDef methods[] = {
     {"submit", (PyCFunction)(void (*)(void))submit, METH_FASTCALL, "Queue a request; return what cancels it."},
     {"deliver", (PyCFunction)(void (*)(void))deliver, METH_FASTCALL, "Send the response of a queued request."},
-    {"answer_all", (PyCFunction)(void (*)(void))answer_all, METH_FASTCALL, "Send the responses of queued requests."},
+    {"deliver_all", (PyCFunction)(void (*)(void))deliver_all, METH_FASTCALL, "Send the responses of queued requests."},
     {NULL, NULL, 0, NULL},
 };
 

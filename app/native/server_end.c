@@ -64,7 +64,7 @@ static PyObject *call_reply(PyObject *object, PyObject *const *arguments, size_t
     PyObject *frame = response_frame(end->messages, end->connection, arguments[0], self->number);
     if (frame != NULL)
         return send(self, frame, field(end->messages, ANSWER, arguments[0], A_FINAL) == Py_True);
-    if (PyErr_Occurred() || notify(end, end_names.reply, self->stream, arguments[0], NULL) < 0)
+    if (PyErr_Occurred() || notify(end, end_names.deliver, self->stream, arguments[0], NULL) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

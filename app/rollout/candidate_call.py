@@ -86,7 +86,7 @@ class CandidateCall(InFlight):
         """Ask the candidate; raise as `Target.submit` when neither version can be asked."""
         call = cls(versions, candidate, request, sink, may_repeat)
         try:
-            call.call = versions.send(candidate, call.request, call._on_answer)
+            call.call = versions.send(candidate, call.request, call._receive)
         except InferError as error:
             call._count(error.failure)
             if not call._repeat():
@@ -121,7 +121,7 @@ class CandidateCall(InFlight):
         else:
             self._count(failure)
         self._cut()
-        self._pass_on_failure(failed(failure, self.request.id))
+        self._deliver_failure(failed(failure, self.request.id))
 
     def withdraw(self) -> None:
         """As `Flight.withdraw`."""
@@ -143,7 +143,7 @@ class CandidateCall(InFlight):
         if asked is not None:
             asked.cancel()
 
-    def _on_answer(self, response: InferResponse) -> None:
+    def _receive(self, response: InferResponse) -> None:
         """Receive the candidate's response; without `decoupled`, one before the final one waits for that."""
         if self.call is None:
             return
@@ -151,17 +151,17 @@ class CandidateCall(InFlight):
         if not response.final:
             self._versions.flights.add(self)
             if self._candidate.decoupled and not self.ended:
-                self._on_part(failure, response)
+                self._receive_part(failure, response)
             return
         self.call = None
         self._versions.flights.remove(self)
         self._count(failure and (self._expired or failure))
         if failure is None or failure.code is ErrorCode.CANCELLED:
-            self._finish(self._answers[0], response)
+            self._deliver_final(self._answers[0], response)
         else:
-            self._pass_on_failure(response)
+            self._deliver_failure(response)
 
-    def _on_part(self, failure: Failure | None, response: InferResponse) -> None:
+    def _receive_part(self, failure: Failure | None, response: InferResponse) -> None:
         """Receive one of many responses of the candidate."""
         if failure is not None and (self._repeated is not None or self._repeat()):
             self._count(failure)
@@ -172,7 +172,7 @@ class CandidateCall(InFlight):
                 repeated.cancel()
             self._deliver_part(response)
 
-    def _on_repeated(self, response: InferResponse) -> None:
+    def _receive_repeated(self, response: InferResponse) -> None:
         """Receive the stable version's response."""
         if self._repeated is None:
             return
@@ -186,20 +186,20 @@ class CandidateCall(InFlight):
         if self.call is not None and failure is not None:  # the candidate may still answer
             return
         self._settle(failure, repeated=True)
-        self._finish(self._answers[1], response)
+        self._deliver_final(self._answers[1], response)
 
     def _deliver_part(self, response: InferResponse) -> None:
         """Give the client a response of a stream, all of which one version answers from now on."""
         self._may_repeat = False
         self.deliver(response)
 
-    def _pass_on_failure(self, response: InferResponse) -> None:
+    def _deliver_failure(self, response: InferResponse) -> None:
         """Have the stable version answer what the candidate failed; if it cannot, the client gets that."""
         if self.ended:  # it has answered
             self._settle(None, repeated=True)
         elif self._repeated is None and not self._repeat():
             self._settle(response.failure)
-            self._finish(self._answers[0], response)
+            self._deliver_final(self._answers[0], response)
 
     def _count(self, failure: Failure | None) -> None:
         """Count the end of the request at the candidate; what it has refused, once it is known why."""
@@ -232,7 +232,7 @@ class CandidateCall(InFlight):
             return False
         self._may_repeat = False
         try:
-            self._repeated = self._versions.send(self._versions.stable, request, self._on_repeated)
+            self._repeated = self._versions.send(self._versions.stable, request, self._receive_repeated)
         except InferError:
             return False
         except Exception:  # the client gets what the candidate has said
@@ -240,7 +240,7 @@ class CandidateCall(InFlight):
             return False
         return True
 
-    def _finish(self, answer: Answer, response: InferResponse) -> None:
+    def _deliver_final(self, answer: Answer, response: InferResponse) -> None:
         sink, self.sink = self.sink, no_sink
         if self._timer is not None:
             self._timer.cancel()

@@ -95,7 +95,7 @@ class CountedCall(InFlight):
         """Send a request that is taken to be the candidate's, or not; raise what `send` raises."""
         call = cls(versions, is_candidate, request, sink)
         try:
-            call.call = send(call._on_response)
+            call.call = send(call._receive)
         except InferError as error:
             call._count(error.failure)
             raise
@@ -130,7 +130,7 @@ class CountedCall(InFlight):
         if self.request.sequence_id and self.call is not None:
             self._is_candidate = self._versions.is_candidates(self.call)
 
-    def _on_response(self, response: InferResponse) -> None:
+    def _receive(self, response: InferResponse) -> None:
         """Receive a response, of the version that was asked or the one that it names."""
         if self.ended:
             return

@@ -100,7 +100,7 @@ class LiveSplit:
         if candidate is not None:
             return CandidateCall.start(self, candidate, request, sink, self.split.stable_on_error)
         if self._mirrors(request):
-            sink = partial(self._on_mirrored, request, Answer(request), sink)
+            sink = partial(self._deliver_and_mirror, request, Answer(request), sink)
         send = partial(self.stable.route.submit, request)
         return CountedCall.start(self, False, request, send, sink)
 
@@ -199,10 +199,10 @@ class LiveSplit:
             return False
         return self._mirrored.draws(self.split.mirror) and self._usable
 
-    def _on_mirrored(
+    def _deliver_and_mirror(
         self, request: InferRequest, answer: Answer, sink: Sink, response: InferResponse
     ) -> None:
-        """Receive a response for `sink`, then mirror the request if it was answered."""
+        """Deliver a response to `sink`, then mirror the request if it was answered."""
         answer.add(self.stable, response)
         sink(response)
         answered = response.final and response.failure is None

@@ -89,7 +89,7 @@ class Mirror:
         ended = partial(self._ended, at, nbytes)
         mirrored = _Mirrored(candidate, expected, Answer(repeated), tally, limit, ended)
         try:
-            send(candidate, repeated, mirrored.on_response)
+            send(candidate, repeated, mirrored.receive)
         except InferError as error:
             mirrored.fail(error.failure)
 
@@ -143,7 +143,7 @@ class _Mirrored:
     def _is_prompt(self) -> bool:
         return monotonic() - self._begun <= _PROMPT_S
 
-    def on_response(self, response: InferResponse) -> None:
+    def receive(self, response: InferResponse) -> None:
         """Receive the candidate's response."""
         failure = self._answer.add(self._candidate, response)
         if not response.final:

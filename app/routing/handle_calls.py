@@ -99,7 +99,7 @@ class _Responses:
 
     async def start(self, send: Send, request: InferRequest) -> None:
         """Submit the request; runs on the data-plane loop."""
-        self._cancel = send(request, self.put)
+        self._cancel = send(request, self.receive)
 
     def cancel(self) -> None:
         """Cancel the request if it was submitted; called on the data-plane loop."""
@@ -110,7 +110,7 @@ class _Responses:
         """Wait for the next response."""
         return await self._waiting.get()
 
-    def put(self, response: InferResponse) -> None:
+    def receive(self, response: InferResponse) -> None:
         """Add a response; called on the data-plane loop."""
         if response.final:
             self._cancel = None  # the call refers to this object through its sink: a cycle

@@ -34,13 +34,13 @@ class RepeatedCall(InFlight):
     def start(cls, send: Send, request: InferRequest, sink: Sink) -> "RepeatedCall | None":
         """Send a request; return None where `send` does."""
         started = cls(send, request, sink)
-        call = send(request, started._on_response)
+        call = send(request, started._receive)
         if call is None:
             return None
         started.call = call
         return started
 
-    def _on_response(self, response: InferResponse) -> None:
+    def _receive(self, response: InferResponse) -> None:
         send, self._send = self._send, None
         if response.failure is not None and send is not None and self._sent_again(send):
             return
@@ -51,7 +51,7 @@ class RepeatedCall(InFlight):
         if self.cancelled or self.advised or self.late or not self.call.channel.unreachable:
             return False
         try:
-            call = send(self.request, self._on_response)
+            call = send(self.request, self._receive)
         except InferError:
             return False
         except Exception:  # the client gets the failure that it has

@@ -116,31 +116,31 @@ class SequenceCall(InFlight):
         self._stale = stale
         self._others = iter(channels[1:])
         self._explain = explain
-        self.call: ChannelCall = channels[0].submit(request, self._on_response)
+        self.call: ChannelCall = channels[0].submit(request, self._receive)
 
     @property
     def channel(self) -> Channel:
         """The channel to the replica that is asked now."""
         return self.call.channel
 
-    def _on_response(self, response: InferResponse) -> None:
+    def _receive(self, response: InferResponse) -> None:
         failure = response.failure
         if failure is not None and is_missing_start(failure):
             other = None if self.cancelled or self.advised else next(self._others, None)
             if other is None:
-                self._finish(self._explain(self.request, failure))
+                self._deliver_final(self._explain(self.request, failure))
                 return
             try:
-                self.call = other.submit(self.request, self._on_response)
+                self.call = other.submit(self.request, self._receive)
                 return
             except Exception as refused:
                 response = failed(refused, self.request.id)
         if response.final:
-            self._finish(response)
+            self._deliver_final(response)
         else:
             self.deliver(response)
 
-    def _finish(self, response: InferResponse) -> None:
+    def _deliver_final(self, response: InferResponse) -> None:
         if self.request.sequence_end:
             self._stale.end(self._others, self.request.sequence_id)
         self.deliver(response)

@@ -89,13 +89,13 @@ class ByteTrackBackend(Backend):
         instance.begin_compute()
         for request in requests:
             try:
-                response = _respond(instance.model, instance.state, request.infer)
+                response = _response(instance.model, instance.state, request.infer)
             except Exception as error:
                 response = failed(backend_failure(error), request.infer.id)
-            request.reply(response)
+            request.deliver(response)
 
 
-def _respond(model: Model, state: _State, infer: InferRequest) -> InferResponse:
+def _response(model: Model, state: _State, infer: InferRequest) -> InferResponse:
     detections = _detections(infer, state.settings.max_detections)
     tracker = state.trackers.get(infer.sequence_id)
     if tracker is None or infer.sequence_start:

@@ -52,7 +52,7 @@ class _Call:
         self._delivering = self._closed = False
         self.cancel: Cancel = cancel_nothing
 
-    def put(self, response: InferResponse) -> None:
+    def receive(self, response: InferResponse) -> None:
         """Queue a response; called on any thread."""
         with self._lock:
             if self._closed:
@@ -96,10 +96,10 @@ class ModelCalls:
         """Send a call that any of these requests may have made; its fields are those of a CALL."""
         call = self._calls[number] = _Call(number, self)
         try:
-            call.cancel = server_api.current().submit(_request(callers, *fields), call.put, True, callers)
+            call.cancel = server_api.current().submit(_request(callers, *fields), call.receive, True, callers)
         except Exception as error:
             logger.exception("calling a model")
-            call.put(failed(error))
+            call.receive(failed(error))
 
     def cancel(self, number: int) -> None:
         """Tell the model of a call that it is cancelled, if it has not ended."""

@@ -108,7 +108,7 @@ class Events:
     def _deliver(self, event: list[Any]) -> None:
         kind, token = event[0], event[1]
         if kind == RESPONSE:
-            _reply(self._pending[token], *event[2:])
+            _deliver_response(self._pending[token], *event[2:])
         elif kind == CLOSED:
             self._watched.discard(token)
             pending = self._pending.pop(token)
@@ -149,7 +149,7 @@ class Events:
                 shim().nereid_cancel(token)
 
 
-def _reply(
+def _deliver_response(
     pending: _Pending,
     final: bool,
     code: int,
@@ -162,12 +162,12 @@ def _reply(
     if request.answered:  # the server has failed it, because it took too long
         return
     if code >= 0:
-        request.reply(failed(failure_of(code, text), request.infer.id, final))
+        request.deliver(failed(failure_of(code, text), request.infer.id, final))
         return
     if pending.states:
         names = {tensor.name for tensor in tensors}
         tensors += [state for state in pending.states if state.name not in names]
-    request.reply(
+    request.deliver(
         InferResponse(model.name, model.version_text, tuple(tensors), request.infer.id, parameters, final)
     )
 
@@ -199,7 +199,7 @@ def _abandon(pending: _Pending) -> None:
     request, model = pending.request, pending.model
     if request.answered or not (request.detached or model.config.model_transaction_policy.decoupled):
         return
-    request.reply(failed(internal(_ABANDONED.format(model.name)), request.infer.id))
+    request.deliver(failed(internal(_ABANDONED.format(model.name)), request.infer.id))
 
 
 def _mark(request: Request, event: list[Any]) -> None:

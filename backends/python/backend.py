@@ -59,7 +59,7 @@ class PythonBackend(WorkerBackend):
             self.supervise(instance, described)
             return
         execution = Execution(described)
-        execution.reply_all = instance.reply_all
+        execution.deliver_all = instance.deliver_all
         instance.state = execution
         if model.interpreter is not None:
             start = partial(self.start_supervisor, instance, described)

@@ -103,7 +103,7 @@ class RtspBackend(Backend):
             try:
                 _start(instance.model, state, request)
             except Exception as error:
-                request.reply(failed(backend_failure(error), request.infer.id))
+                request.deliver(failed(backend_failure(error), request.infer.id))
 
     def metrics(self) -> list[Any]:
         families = []

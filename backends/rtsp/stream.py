@@ -161,9 +161,9 @@ class Stream:
         self._ended(self)
         infer = self._request.infer
         if failure is not None and not self._request.is_cancelled():
-            self._request.reply(failed(failure, infer.id))
+            self._request.deliver(failed(failure, infer.id))
         else:
-            self._request.reply(InferResponse(id=infer.id, final=True))
+            self._request.deliver(InferResponse(id=infer.id, final=True))
 
     def _send_frames(self) -> None:
         window = Window(self._settings.in_flight)
@@ -179,10 +179,10 @@ class Stream:
             if decoded is None:
                 continue
             waited = 0.0
-            self._reply(converter, decoded)
+            self._deliver(converter, decoded)
             left -= 1
 
-    def _reply(self, converter: Converter, decoded: Decoded) -> None:
+    def _deliver(self, converter: Converter, decoded: Decoded) -> None:
         tensors: list[Tensor] = []
         if "FRAME" in self._outputs:
             tensors.append(converter.tensor(decoded.frame))
@@ -191,7 +191,7 @@ class Stream:
                 tensors.append(Tensor.from_array(name, np.array([value], np.int64)))
         self._counters.add("frames_sent")
         model = self._model
-        self._request.reply(
+        self._request.deliver(
             InferResponse(model.name, model.version_text, tuple(tensors), self._request.infer.id, final=False)
         )
 

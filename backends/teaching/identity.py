@@ -133,10 +133,10 @@ class IdentityBackend(Backend):
         for request in requests:
             if state.tracing is not None and request.infer.trace:
                 state.tracing.report(request)
-            request.reply(_respond(instance.model, state, request))
+            request.deliver(_response(instance.model, state, request))
 
 
-def _respond(model: Model, state: _State, request: Request) -> InferResponse:
+def _response(model: Model, state: _State, request: Request) -> InferResponse:
     infer = request.infer
     copied = 0
     try:

@@ -46,7 +46,7 @@ class IterativeSequenceBackend(Backend):
             try:
                 _turn(instance.model, instance.state, request)
             except Exception as error:
-                request.reply(failed(backend_failure(error), request.infer.id))
+                request.deliver(failed(backend_failure(error), request.infer.id))
 
 
 def _turn(model: Model, remaining: dict[SequenceId, int], request: Request) -> None:
@@ -61,7 +61,7 @@ def _turn(model: Model, remaining: dict[SequenceId, int], request: Request) -> N
     if final or model.config.model_transaction_policy.decoupled:
         shape = (1, 1) if model.config.max_batch_size else (1,)
         output = Tensor.from_array("OUTPUT", np.full(shape, left, np.int32))
-        request.reply(InferResponse(model.name, model.version_text, (output,), infer.id, final=final))
+        request.deliver(InferResponse(model.name, model.version_text, (output,), infer.id, final=final))
 
 
 def _input(infer: InferRequest) -> int:

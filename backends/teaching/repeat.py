@@ -40,7 +40,7 @@ class RepeatBackend(Backend):
             try:
                 wait = _schedule(instance.model, request)
             except Exception as error:
-                request.reply(failed(error, request.infer.id))
+                request.deliver(failed(error, request.infer.id))
                 continue
             time.sleep(wait)
 
@@ -85,10 +85,10 @@ class _Repetition:
     def _send(self, index: int) -> None:
         infer = self._request.infer
         if index == len(self._values) or self._request.is_cancelled():
-            self._request.reply(InferResponse(id=infer.id, final=True))
+            self._request.deliver(InferResponse(id=infer.id, final=True))
             return
         final = not self._decoupled
-        self._request.reply(_response(self._model, infer, self._values[index], index, final))
+        self._request.deliver(_response(self._model, infer, self._values[index], index, final))
         if not final:
             self._schedule_next(index + 1)
 

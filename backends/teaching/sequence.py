@@ -65,13 +65,13 @@ class SequenceBackend(Backend):
         if state.delay_ms:
             time.sleep(state.delay_ms / 1000)
         for request in requests:
-            request.reply(self._respond(instance.model, state.accumulators, request))
+            request.deliver(self._response(instance.model, state.accumulators, request))
 
     def added_at_end(self, inputs: Mapping[str, Tensor]) -> int:
         """Return the number that a request adds besides its input."""
         return 0
 
-    def _respond(self, model: Model, accumulators: dict[SequenceId, int], request: Request) -> InferResponse:
+    def _response(self, model: Model, accumulators: dict[SequenceId, int], request: Request) -> InferResponse:
         infer = request.infer
         try:
             inputs = {tensor.name: tensor for tensor in infer.inputs}

@@ -35,10 +35,10 @@ class SquareBackend(Backend):
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
         threads: ThreadPoolExecutor = instance.model.state
         for request in requests:
-            threads.submit(_respond, instance.model, request)
+            threads.submit(_deliver, instance.model, request)
 
 
-def _respond(model: Model, request: Request) -> None:
+def _deliver(model: Model, request: Request) -> None:
     infer = request.infer
     try:
         count = _count(infer)
@@ -52,12 +52,12 @@ def _respond(model: Model, request: Request) -> None:
         for _ in range(count):
             if request.is_cancelled():
                 break
-            request.reply(response)
-        request.reply(InferResponse(id=infer.id, final=True))
+            request.deliver(response)
+        request.deliver(InferResponse(id=infer.id, final=True))
     except Exception as error:
         logger.exception("answering a request of model '%s'", model.name)
         if not request.answered:
-            request.reply(failed(error, infer.id))
+            request.deliver(failed(error, infer.id))
 
 
 def _count(infer: InferRequest) -> int:

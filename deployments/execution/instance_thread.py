@@ -80,7 +80,7 @@ class InstanceThread:
         watchdog: LoopWatchdog,
     ) -> None:
         self.instance = instance
-        instance.reply_all = responses.reply_all
+        instance.deliver_all = responses.deliver_all
         self._backend = backend
         self._responses = responses
         # Of a model that is not decoupled, responses come with the end of the execution.

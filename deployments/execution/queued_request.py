@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from app.core.errors import Failure
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, failed
-from backends.base import ReplyAll, Request, reply_each
+from backends.base import DeliverAll, Request, deliver_each
 from deployments.execution.request_activity import RequestActivity
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class QueuedRequest(Request):
                 self.activity = RequestActivity()
             self.activity.report(name, time_ns)
 
-    def reply(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         if self.answered:
             raise RuntimeError("Unable to send response. Response sender has been closed.")
         if response.final:
@@ -93,9 +93,9 @@ class QueuedRequest(Request):
         self._responses.put(self, response)
 
     def fail(self, failure: Failure) -> None:
-        """Reply with a failure, unless there was a final response already."""
+        """Deliver a failure, unless there was a final response already."""
         if not self.answered:
-            self.reply(failed(failure, self.infer.id))
+            self.deliver(failed(failure, self.infer.id))
 
 
 class ResponseQueue:
@@ -107,7 +107,7 @@ class ResponseQueue:
     Attributes:
         held: the loop itself executes, and flushes at the end; until then it could not be woken anyway.
         deliver: delivers a response.
-        answer_all: replies to requests and delivers at once, on the loop; None where it is not compiled.
+        deliver_now: delivers those of several requests at once, on the loop; None where it is not compiled.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class ResponseQueue:
         self._loop = loop
         self.deliver = deliver
         self._responses: deque[tuple[QueuedRequest, InferResponse]] = deque()
-        self.answer_all: ReplyAll | None = None
+        self.deliver_now: DeliverAll | None = None
         self.held = False
         self._flush_scheduled = False
         self._thread = threading.local()
 
     def use_compiled(
-        self, deliver: Callable[[QueuedRequest, InferResponse], None], answer_all: ReplyAll
+        self, deliver: Callable[[QueuedRequest, InferResponse], None], deliver_now: DeliverAll
     ) -> None:
         """Have C deliver responses, and send those of a batch; see `app/native/__init__.py`."""
-        self.deliver, self.answer_all = deliver, answer_all
+        self.deliver, self.deliver_now = deliver, deliver_now
 
     def put(self, request: QueuedRequest, response: InferResponse) -> None:
         """Queue a response; from any thread."""
@@ -135,12 +135,12 @@ class ResponseQueue:
         self._flush_scheduled = True
         self._loop.call_soon_threadsafe(self.flush)
 
-    def reply_all(self, requests: Sequence[Request], responses: Sequence[InferResponse]) -> None:
-        """Reply to requests, each with its final response."""
-        if self.held and self.answer_all is not None:
-            self.answer_all(requests, responses)
+    def deliver_all(self, requests: Sequence[Request], responses: Sequence[InferResponse]) -> None:
+        """Deliver the final response of each request."""
+        if self.held and self.deliver_now is not None:
+            self.deliver_now(requests, responses)
         else:
-            reply_each(requests, responses)
+            deliver_each(requests, responses)
 
     def defer_flush(self, deferred: bool) -> None:
         """Set whether the calling thread, not the loop's, will have `flush` called after each execution."""

@@ -62,7 +62,7 @@ def _errors(backend: Backend, instance: Instance, batch: Sequence[InferRequest])
     responses: list[InferResponse] = []
     finished = threading.Semaphore(0)
 
-    def reply(response: InferResponse) -> None:
+    def receive(response: InferResponse) -> None:
         responses.append(response)
         if response.final:
             finished.release()
@@ -71,7 +71,7 @@ def _errors(backend: Backend, instance: Instance, batch: Sequence[InferRequest])
     if size > max(1, limit):
         return [f"batch size {size} for '{instance.name}', max allowed is {limit}"] * size
     try:
-        backend.instance_execute(instance, [Request(request, reply, lambda: False) for request in batch])
+        backend.instance_execute(instance, [Request(request, receive, lambda: False) for request in batch])
     except Exception as error:
         return [error.message if isinstance(error, InferError) else str(error)] * size
     for _ in batch:

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 
 from app.core.errors import ErrorCode, InferError, unsupported
-from app.core.inference import Cancel
+from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest
 from app.ray_adapter.serve import replicas
 from app.transport.channel.busy import BUSY
-from app.transport.channel.server import Reply
 from deployments.bls.cluster import RayCluster
 from deployments.model_process.calls import METHODS
 from deployments.spec import Description
@@ -91,7 +90,7 @@ class HostHandler:
         for watch in watches.values():
             watch.end()
 
-    def submit(self, request: InferRequest, reply: Reply) -> Cancel:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         raise unsupported("no requests are served here")
 
     async def control(self, verb: str, payload: Any) -> Any:

@@ -92,7 +92,7 @@ class CachedScheduler:
         if entry is not None:
             pending.dispatch_ns = pending.arrival_ns  # a hit is not queued
             self._statistics.record_hit(now - lookup.started_ns)
-            pending.reply(entry.response())
+            pending.deliver(entry.response())
             return
         self._missed[pending] = (lookup.key, now - lookup.started_ns)
         try:

@@ -96,7 +96,7 @@ class ServedModel:
             many=MANY,
         )
         self.accept = requests.submit
-        self._responses.use_compiled(requests.deliver, requests.answer_all)
+        self._responses.use_compiled(requests.deliver, requests.deliver_all)
 
     @property
     def _is_plain(self) -> bool:

@@ -205,12 +205,12 @@ class Engine:
         future: Future[Arrays] = Future()
         received: list[InferResponse] = []
 
-        def put(response: InferResponse) -> None:
+        def receive(response: InferResponse) -> None:
             received.append(response)
             if response.final and future.set_running_or_notify_cancel():
                 settle(future, received)
 
-        cancel = self.send(self.request(model, inputs, **options), put)
+        cancel = self.send(self.request(model, inputs, **options), receive)
         future.add_done_callback(lambda done: cancel() if done.cancelled() else None)
         return future
 
@@ -221,7 +221,7 @@ class Engine:
             InferError: from the iterator; the request failed.
         """
         received = Received()
-        received.cancel = self.send(self.request(model, inputs, **options), received.put)
+        received.cancel = self.send(self.request(model, inputs, **options), received.receive)
         final = False
         try:
             while not final:

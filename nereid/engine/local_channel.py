@@ -43,10 +43,10 @@ class LocalCall(InFlight):
         """Cancel the request; see `ChannelCall.cancel`."""
         self._channel.cancel(self._number, advice)
 
-    def on_response(self, response: InferResponse) -> None:
+    def receive(self, response: InferResponse) -> None:
         """Pass a response on, unless the request was cancelled or has expired."""
         if not self.submitted:  # a sink is never called before `submit` has returned
-            asyncio.get_running_loop().call_soon(self.on_response, response)
+            asyncio.get_running_loop().call_soon(self.receive, response)
             return
         if not self._channel.is_open(self._number):
             return
@@ -92,12 +92,12 @@ class LocalChannel:
         if request.deadline:
             call.bucket = self._deadlines.add(number, request.deadline)
         try:
-            call.cancel_there = self._handler.submit(request, call.on_response)
+            call.cancel_there = self._handler.submit(request, call.receive)
         except InferError as error:
-            self._loop.call_soon(call.on_response, failed(error, request.id))
+            self._loop.call_soon(call.receive, failed(error, request.id))
         except Exception:
             logger.exception("model '%s' failed on a request", self._model)
-            self._loop.call_soon(call.on_response, failed(_BROKEN_SUBMIT, request.id))
+            self._loop.call_soon(call.receive, failed(_BROKEN_SUBMIT, request.id))
         call.submitted = True
         return call
 

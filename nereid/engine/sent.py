@@ -27,7 +27,7 @@ class Received:
         self._waiting: SimpleQueue[InferResponse] = SimpleQueue()
         self.cancel: Cancel = cancel_nothing
 
-    def put(self, response: InferResponse) -> None:
+    def receive(self, response: InferResponse) -> None:
         """Add a response, on the engine's thread."""
         waiting = self._waiting.qsize()
         if waiting < MAX_WAITING or response.final:

@@ -81,7 +81,7 @@ class HeldInstance:
         assert batch is not None, "nothing is executing"
         failure = Failure(ErrorCode.INTERNAL, "it broke")
         for pending in batch.requests:
-            pending.reply(InferResponse(failure=failure if pending.infer.id in failing else None))
+            pending.deliver(InferResponse(failure=failure if pending.infer.id in failing else None))
         batch.start_ns = 1000
         batch.infer_start_ns = batch.start_ns + took_ns // 3
         batch.infer_end_ns = batch.start_ns + 2 * took_ns // 3

@@ -48,7 +48,7 @@ class GuardedService:
         if grant is None or not grant.begin(monotonic):
             return self._service.submit(entry, request, sink)
         try:
-            return self._service.submit(entry, request, partial(_finish, grant, sink))
+            return self._service.submit(entry, request, partial(_deliver, grant, sink))
         except BaseException:
             grant.end()
             raise
@@ -84,8 +84,8 @@ class GuardedService:
         return await self._service.change_rollout(name, change, who if grant is None else grant.name)
 
 
-def _finish(grant: Grant, sink: Sink, response: InferResponse) -> None:
-    """Receive a response for `sink`."""
+def _deliver(grant: Grant, sink: Sink, response: InferResponse) -> None:
+    """Deliver a response to `sink`; the final one ends the use of the grant."""
     if response.final:
         grant.end()
     sink(response)

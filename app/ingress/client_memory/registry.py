@@ -127,12 +127,12 @@ class SharedMemory:
         try:
             resolved = self._resolve_request(request, leases)
 
-            def finish(response: InferResponse) -> None:
+            def deliver(response: InferResponse) -> None:
                 if response.final:
                     self._release(leases)
                 sink(response)
 
-            return target.submit(resolved, finish)
+            return target.submit(resolved, deliver)
         except BaseException:
             self._release(leases)
             raise

@@ -106,7 +106,7 @@ class GrpcFront:
         return server
 
     def use_compiled(self, server: Http2Server) -> None:
-        """Have C write most responses in place of `_respond`, if it may; see `app/native/__init__.py`."""
+        """Have C write most responses in place of `_deliver`, if it may; see `app/native/__init__.py`."""
         compiled = server.state.compiled
         if compiled is not None and not server.state.compresses:
             self._make_sink = compiled.sink
@@ -151,7 +151,7 @@ class GrpcFront:
         return found
 
     def _infer(self, call: UnaryCall, data: Buffer) -> None:
-        """Submit a ModelInfer request; `_respond` is its sink."""
+        """Submit a ModelInfer request; `_deliver` is its sink."""
         try:
             if self._is_stopping():
                 raise unavailable(SHUTDOWN_TEXT)
@@ -163,7 +163,7 @@ class GrpcFront:
             entry = service.resolve_single(request.model_name, request.model_version, _UNARY)
             if entry.split is not None:
                 request = heed_headers(entry.split, request, _text_metadata(call))
-            sink = self._make_sink(self._respond, call, entry, request)
+            sink = self._make_sink(self._deliver, call, entry, request)
             if origin is None:
                 call.on_cancel = service.submit(entry, request, sink).cancel
             else:
@@ -190,7 +190,7 @@ class GrpcFront:
 
         task.add_done_callback(loaded)
 
-    def _respond(
+    def _deliver(
         self, call: UnaryCall, entry: VersionEntry, request: InferRequest, response: InferResponse
     ) -> None:
         if call.over:

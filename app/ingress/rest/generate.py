@@ -69,7 +69,7 @@ class GenerateRoute:
         writer_class = _StreamWriter if self._stream else _SingleWriter
         writer = writer_class(self._context, exchange, request.id, entry.decoupled)
         exchange.on_disconnect = writer.cancel
-        writer.call = self._context.send(exchange, entry, request, writer.on_response, self._traceparent)
+        writer.call = self._context.send(exchange, entry, request, writer.deliver, self._traceparent)
         writer.start()
 
 
@@ -91,7 +91,7 @@ class _ResponseWriter:
         if self.call is not None:
             self.call.cancel()
 
-    def on_response(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         """Receive a response."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class _SingleWriter(_ResponseWriter):
 
     _held: InferResponse | None = None
 
-    def on_response(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         exchange = self._exchange
         if exchange.closed:
             return
@@ -160,7 +160,7 @@ class _StreamWriter(_ResponseWriter):
         self._context.send_buffers.remove(self)
         self._changed.set()
 
-    def on_response(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         if self._closed:
             return
         if not response.final and self._is_full():

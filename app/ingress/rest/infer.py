@@ -105,7 +105,7 @@ class InferRoute:
     def _submit(self, exchange: Exchange, entry: VersionEntry, infer: HttpInfer) -> None:
         writer = ResponseWriter(self, exchange, entry, infer)
         exchange.on_disconnect = writer.cancel
-        writer.call = self.context.send(exchange, entry, infer.request, writer.on_response, self._traceparent)
+        writer.call = self.context.send(exchange, entry, infer.request, writer.deliver, self._traceparent)
 
 
 class ResponseWriter:
@@ -126,7 +126,7 @@ class ResponseWriter:
         if self.call is not None:
             self.call.cancel()
 
-    def on_response(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         """Receive a response; the final one is sent, if it is the only one."""
         if not response.final or self._seen:
             response, final = self._count(response), response.final

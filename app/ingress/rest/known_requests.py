@@ -68,16 +68,16 @@ class _Known:
         matched.call = service.submit(entry, matched.request, matched)
         return True
 
-    def answer(self, matched: "Matched", response: InferResponse) -> None:
-        """Answer a request by a response that the compiled reader does not write."""
+    def deliver(self, matched: "Matched", response: InferResponse) -> None:
+        """Deliver a response that the compiled reader does not write."""
         exchange = Exchange(matched.connection, self.head)
         matched.connection.go_on(exchange)
         infer = HttpInfer(matched.request, matched.binary_default)
         writer = ResponseWriter(self._route, exchange, matched.entry, infer)
         writer.call, matched.call = matched.call, None
         exchange.on_disconnect = writer.cancel
-        matched.sink = writer.on_response
-        writer.on_response(response)
+        matched.sink = writer.deliver
+        writer.deliver(response)
 
 
 def known_requests(data_plane: str, settings: HttpSettings) -> KnownRequests | None:

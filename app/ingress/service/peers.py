@@ -1,12 +1,11 @@
 """Channels between the ingresses of a server, to exchange the counters of ensembles each has run."""
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from app.core.errors import ErrorCode, InferError
-from app.core.inference import Cancel
-from app.core.tensors import InferRequest, InferResponse
+from app.core.inference import Cancel, Sink
+from app.core.tensors import InferRequest
 from app.ensemble.runner import EnsembleRunner
 from app.routing.pool import ReplicaPool
 from app.transport.channel.client import Channel
@@ -37,7 +36,7 @@ class Peers:
         found = self._pool.local_channels() if local else self._pool.channels
         return [channel for channel in found if channel.address not in self.addresses.values()]
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         """Refuse the request: an ingress accepts requests from clients only."""
         raise InferError(ErrorCode.UNSUPPORTED, "an ingress accepts no requests over a channel")
 

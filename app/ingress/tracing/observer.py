@@ -149,7 +149,7 @@ class Observer:
         if observed is None:
             return service.submit(entry, request, sink)
         try:
-            return service.submit(entry, observed.request, observed.on_response)
+            return service.submit(entry, observed.request, observed.deliver)
         except InferError as error:
             observed.record(failed(error), monotonic_ns())
             raise
@@ -216,7 +216,7 @@ class _Observed:
             names = _ACTIVITIES[origin.protocol]
             trace.stamps += (names.receive_start, origin.begun_ns), (names.receive_end, self._sent_ns)
 
-    def on_response(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         """Pass a response on, and record when it arrived and was sent."""
         received_ns = monotonic_ns()
         self._sink(response)

@@ -15,9 +15,9 @@ AWAITED_S: Final = 5.0
 def cancelled_sink(sink: Sink) -> Sink:
     """Return a sink of what a traced request is answered with after it was cancelled: only times are kept."""
 
-    def on_response(response: InferResponse) -> None:
+    def deliver(response: InferResponse) -> None:
         if response.final:
             kept = {"timestamps": response.timestamps, "calls": response.calls}
             sink(msgspec.structs.replace(failed(CANCELLED, response.id), **kept))
 
-    return on_response
+    return deliver

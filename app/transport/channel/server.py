@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.files.unix_sockets import listen_unix
-from app.core.inference import Cancel, cancel_nothing
+from app.core.inference import Cancel, Sink, cancel_nothing
 from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.transport.channel.compiled_ends import server_end
@@ -28,7 +28,6 @@ from app.transport.wire.messages import decode_request
 
 logger = logging.getLogger(__name__)
 
-Reply = Callable[[InferResponse], None]
 
 _DEFAULTS: Final = TransportSettings()
 _DRAIN_QUIET: Final = 0.5
@@ -45,10 +44,10 @@ _BROKEN_CONTROL: Final = Failure(ErrorCode.INTERNAL, "the model replica failed t
 class Handler(Protocol):
     """The replica behind a server. Called on the event loop."""
 
-    def submit(self, request: InferRequest, reply: Reply) -> Cancel:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         """Start a request and return the function that cancels it.
 
-        `reply` is called on the event loop, possibly before this returns, once with `final=True` and any
+        `sink` is called on the event loop, possibly before this returns, once with `final=True` and any
         number of times before that; later calls are ignored. Tensors of a reply must not change afterwards.
         The cancel function is called at most once, when the client has cancelled or is gone; replies are then
         ignored, but for the final one of a traced request. Any number of times before that it may be called
@@ -95,23 +94,23 @@ class _ServerConnection(Connection):
         if stream in streams:
             raise ProtocolError(f"stream {stream} is in use")
         streams[stream] = cancel_nothing
-        reply = partial(self._reply, stream)
+        sink = partial(self._deliver, stream)
         if len(streams) > self.settings.max_streams:
-            reply(failed(_TOO_MANY_REQUESTS, request.id))
+            sink(failed(_TOO_MANY_REQUESTS, request.id))
             return
         try:
-            cancel = self._handler.submit(request, reply)
+            cancel = self._handler.submit(request, sink)
         except Exception as error:
-            self._refuse(reply, request, error)
+            self._refuse(sink, request, error)
         else:
             if stream in streams:
                 streams[stream] = cancel
 
-    def _refuse(self, reply: Reply, request: InferRequest, error: Exception) -> None:
+    def _refuse(self, sink: Sink, request: InferRequest, error: Exception) -> None:
         """Answer a request with what the handler raised instead of accepting it."""
         if not isinstance(error, InferError):
             logger.error("the handler failed on a request", exc_info=error)
-        reply(failed(error if isinstance(error, InferError) else _BROKEN_SUBMIT, request.id))
+        sink(failed(error if isinstance(error, InferError) else _BROKEN_SUBMIT, request.id))
 
     def _cancel_received(self, frame: Frame) -> None:
         if frame.flags & ADVICE:
@@ -123,7 +122,7 @@ class _ServerConnection(Connection):
                 self._streams[frame.stream] = cancel_nothing
             _run(cancel)
 
-    def _reply(self, stream: int, response: InferResponse) -> None:
+    def _deliver(self, stream: int, response: InferResponse) -> None:
         if response.final:
             if self._streams.pop(stream, None) is None:
                 return

@@ -137,7 +137,7 @@ class ResponseIterator:
         if self._cancel is not None:
             self._cancel()
 
-    def put(self, response: InferResponse) -> None:
+    def receive(self, response: InferResponse) -> None:
         """Queue a response; called on the data-plane loop."""
         if self._queued.qsize() < MAX_QUEUED or response.final:
             self._queued.put(response)
@@ -206,20 +206,20 @@ class Calls(ABC):
 
     def _start(self, infer: InferRequest, decoupled: bool, executing: Sequence[Request]) -> ResponseIterator:
         responses = ResponseIterator()
-        responses.set_cancel(self.submit(infer, responses.put, decoupled, executing))
+        responses.set_cancel(self.submit(infer, responses.receive, decoupled, executing))
         return responses
 
     async def _start_async(self, infer: InferRequest, executing: Sequence[Request]) -> ResponseIterator:
         """Return the iterator once a response is there, as in Triton: until then others on the loop go on."""
         loop, arrived, responses = asyncio.get_running_loop(), asyncio.Event(), ResponseIterator()
 
-        def sink(response: InferResponse) -> None:
-            responses.put(response)
+        def receive(response: InferResponse) -> None:
+            responses.receive(response)
             if not arrived.is_set():
                 with suppress(RuntimeError):  # the model's loop is closed
                     loop.call_soon_threadsafe(arrived.set)
 
-        responses.set_cancel(self.submit(infer, sink, True, executing))
+        responses.set_cancel(self.submit(infer, receive, True, executing))
         try:
             await arrived.wait()
         except asyncio.CancelledError:
@@ -239,13 +239,13 @@ class Calls(ABC):
             if not future.done():
                 future.set_result(response)
 
-        def sink(response: InferResponse) -> None:
+        def receive(response: InferResponse) -> None:
             try:
                 loop.call_soon_threadsafe(set_result, response)
             except RuntimeError:  # the model's loop is closed
                 pass
 
-        cancel = self.submit(infer, sink, False, executing)
+        cancel = self.submit(infer, receive, False, executing)
         try:
             return model_response(await future)
         except asyncio.CancelledError:

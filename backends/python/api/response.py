@@ -137,7 +137,7 @@ class InferenceResponseSender:
             self._sent += 1
             self._closed = bool(flags)
             if response is not None or self._decoupled:
-                self._request.reply(encoded)
+                self._request.deliver(encoded)
 
     def is_cancelled(self) -> bool:
         """Whether the client cancelled or disconnected."""
@@ -171,7 +171,7 @@ class InferenceResponseSender:
         if self._closed or self._request.answered:
             return
         try:
-            self._request.reply(self._ending())
+            self._request.deliver(self._ending())
         except Exception:
             logger.exception("ending a request whose response sender was dropped")
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from app.core.errors import InferError
 from app.core.tensors import InferRequest, InferResponse, SequenceId, failed
-from backends.base import ReplyAll, Request, reply_each
+from backends.base import DeliverAll, Request, deliver_each
 from backends.python.api import calls, server_api
 from backends.python.api.errors import ContractError, execution_failed, loading_failed
 from backends.python.api.event_loop import EventLoop
@@ -39,7 +39,7 @@ class Execution:
     """A loaded model.
 
     Attributes:
-        reply_all: as that of an `Instance`.
+        deliver_all: as that of an `Instance`.
     """
 
     def __init__(self, instance: PythonInstance) -> None:
@@ -63,7 +63,7 @@ class Execution:
         )
         self._context = Context(self._encoder, instance.outputs, instance.decoupled)
         self.decoupled = instance.decoupled
-        self.reply_all: ReplyAll = reply_each
+        self.deliver_all: DeliverAll = deliver_each
         self.tells_readiness = hasattr(self.model, "is_ready")
         self._loop = EventLoop(f"{instance.name} asyncio")
         self.is_ready = Readiness(self.model, self._loop, instance.name)
@@ -132,7 +132,7 @@ class Execution:
                 encoded = self._not_encoded(response, request.infer, error)
             replied.append(request)
             replies.append(encoded)
-        self.reply_all(replied, replies)
+        self.deliver_all(replied, replies)
 
     def _checked(self, received: list[ReceivedRequest], returned: Any) -> Sequence[InferenceResponse | None]:
         """Return the checked result of `execute`, with None for requests that are answered otherwise."""
@@ -168,7 +168,7 @@ class Execution:
                 received_request._sender._release()
             request.rescheduled = request.detached = False
             if not request.answered:
-                request.reply(failed(failure, request.infer.id))
+                request.deliver(failed(failure, request.infer.id))
 
     def _not_encoded(
         self, response: InferenceResponse, infer: InferRequest, error: Exception
@@ -191,7 +191,7 @@ class _Background:
         failure = execution_failed(self._name, error, loader.OUR_FOLDER)
         for request in self._requests:
             if not request.answered:
-                request.reply(failed(failure, request.infer.id))
+                request.deliver(failed(failure, request.infer.id))
 
 
 def described(fields: dict[str, Any]) -> PythonInstance:

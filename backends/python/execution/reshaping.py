@@ -31,9 +31,9 @@ class Reshaped(Request):
     def report_activity(self, name: str, time_ns: int = 0) -> None:
         self._request.report_activity(name, time_ns)
 
-    def reply(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         outputs = tuple(self._to_client(tensor) for tensor in response.outputs)
-        self._request.reply(replace(response, outputs=outputs))
+        self._request.deliver(replace(response, outputs=outputs))
 
     def _to_client(self, tensor: Tensor) -> Tensor:
         for output in self._signature.outputs:

@@ -82,7 +82,7 @@ class _LinkOfFork(Link):
 
     def __init__(self, sock: socket) -> None:
         self.calls = RemoteCalls(self, server_api.current().caller)
-        super().__init__(sock, self.calls.on_response)
+        super().__init__(sock, self.calls.receive)
         self._starting = threading.Lock()
         self._reader: threading.Thread | None = None
 

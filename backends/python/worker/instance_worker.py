@@ -62,7 +62,7 @@ class RemoteRequest(Request):
     __slots__ = ("number",)
 
     def __init__(self, number: int, infer: InferRequest, worker: "InstanceWorker") -> None:
-        super().__init__(infer, partial(worker.reply, number), partial(worker.cancelled, number))
+        super().__init__(infer, partial(worker.deliver, number), partial(worker.cancelled, number))
         self.number = number
 
 
@@ -155,7 +155,7 @@ class InstanceWorker:
         outcome = Outcome(clock.compute_start_ns, clock.compute_end_ns, flags, batched)
         self._jobs.send_encoded(*encode_outcome(outcome, ids, self._texts))
 
-    def reply(self, number: int, response: InferResponse) -> None:
+    def deliver(self, number: int, response: InferResponse) -> None:
         """Send a response, at once or, during an execution, together with others when the model returns."""
         batched = self._batched
         if batched is not None and threading.get_ident() == self._thread:

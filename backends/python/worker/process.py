@@ -138,11 +138,11 @@ class Process:
         for number in numbered:
             self.in_flight.pop(number, None)
 
-    def reply(self, number: int, response: InferResponse) -> None:
+    def deliver(self, number: int, response: InferResponse) -> None:
         """Pass a response to its request."""
         request = (self.in_flight.pop if response.final else self.in_flight.get)(number, None)
         if request is not None and not request.answered:
-            request.reply(response)
+            request.deliver(response)
 
     def fail_in_flight(self) -> None:
         """Fail the requests in flight, once it is known how the process ended."""
@@ -296,12 +296,12 @@ class Process:
         for number in list(self.in_flight):
             request = self.in_flight.pop(number, None)
             if request is not None and not request.answered:
-                request.reply(failed(failure, request.infer.id))
+                request.deliver(failed(failure, request.infer.id))
 
     def _handle(self, message: Message, payload: Payload) -> None:
         verb = message["do"]
         if verb == "response":
-            self.reply(message["request"], read_sent_response(message["response"], payload))
+            self.deliver(message["request"], read_sent_response(message["response"], payload))
         elif verb == "cancelled":
             request = self.in_flight.get(message["request"])
             self.link.reply(message, request is not None and request.is_cancelled())

@@ -64,7 +64,7 @@ class ProcessCalls:
             self._sender = threading.Thread(target=self._send, name=f"{self._name} responses", daemon=True)
             self._sender.start()
 
-        def sink(response: InferResponse) -> None:
+        def receive(response: InferResponse) -> None:
             if response.final or self._responses.qsize() < MAX_QUEUED:
                 self._responses.put((number, response))
                 return
@@ -77,9 +77,9 @@ class ProcessCalls:
         try:
             callers = [self._requests.get(each) for each in message["callers"]]
             known = [caller for caller in callers if caller is not None]
-            cancel = server_api.current().submit(infer, sink, message["decoupled"], known)
+            cancel = server_api.current().submit(infer, receive, message["decoupled"], known)
         except Exception as error:
-            sink(failed(error))
+            receive(failed(error))
             return
         if number in self._cancels:
             self._cancels[number] = cancel

@@ -118,7 +118,7 @@ class ProcessInstance:
         for request, flags in zip(numbered.values(), outcome.flags, strict=True):
             request.detached, request.rescheduled = bool(flags & DETACHED), bool(flags & RESCHEDULED)
         for number, response in outcome.responses:
-            process.reply(number, response)
+            process.deliver(number, response)
         for number, request in numbered.items():
             if request.rescheduled or not (decoupled or request.detached):
                 process.in_flight.pop(number, None)

@@ -61,7 +61,7 @@ class Worker:
         verb = message["do"]
         if verb == "response":
             assert self._calls is not None
-            self._calls.on_response(message, payload)
+            self._calls.receive(message, payload)
         elif verb == "open":
             self._open(message)
         elif verb == "metrics":
@@ -128,7 +128,7 @@ class RemoteCalls(Calls):
     def _cancel(self, number: int, advice: bool = False) -> None:
         self._link.send({"do": "cancel", "call": number, "advice": advice})
 
-    def on_response(self, message: Message, payload: Payload) -> None:
+    def receive(self, message: Message, payload: Payload) -> None:
         """Pass a response to its call."""
         response = read_sent_response(message["response"], payload)
         sink = (self._sinks.pop if response.final else self._sinks.get)(message["call"], None)

@@ -33,13 +33,13 @@ class StatefulRequest(SequenceRequest):
         inputs = (*client.inputs, *added, *sequence.state.values())
         self.infer = msgspec.structs.replace(client, inputs=inputs)
 
-    def reply(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         if response.failure is None and not self.answered:
             visible = self._states.update(self._state, response, self.client.outputs)
             if not (visible.final or visible.outputs) and response.outputs:
                 return  # it carried states and nothing else
             response = visible
-        super().reply(response)
+        super().deliver(response)
 
 
 class IterativeRequest(StatefulRequest):
@@ -71,7 +71,7 @@ class PaddingRequest(QueuedRequest):
         infer = InferRequest(like.client.model_name, "", (*zeros, *controls.null_tensors()))
         super().__init__(infer, like.sink, like._responses, like.rows)
 
-    def reply(self, response: InferResponse) -> None:
+    def deliver(self, response: InferResponse) -> None:
         if response.final:
             # "failed" keeps it out of the statistics of answered requests.
             self.answered = self.failed = True

@@ -77,10 +77,10 @@ class TritonBackend(Backend):
             assert gate.wait(5)
         for request in requests:
             if "bad" in request.infer.id or instance.model.parameter("answer") == "error":
-                request.reply(failed(internal("a bad input")))
+                request.deliver(failed(internal("a bad input")))
             else:
                 tensor = request.infer.inputs[0]
-                request.reply(InferResponse(outputs=(tensor,), parameters={"seen": len(ids)}))
+                request.deliver(InferResponse(outputs=(tensor,), parameters={"seen": len(ids)}))
 """
 
 CONFIG = """

@@ -53,12 +53,12 @@ class Tapped:
             raise RuntimeError("the tap is broken")
         asked = sum(float(tensor.array().sum()) for tensor in request.inputs)
 
-        def on_response(response: InferResponse) -> None:
+        def deliver(response: InferResponse) -> None:
             answered = sum(float(tensor.array().sum()) for tensor in response.outputs)
             self._tap.seen.append((self._name, asked, answered))
             sink(response)
 
-        return self._target.submit(request, on_response)
+        return self._target.submit(request, deliver)
 
 
 class Bench:

@@ -30,9 +30,9 @@ class Replica:
         self.addresses: dict[str, str] = {}
         self.server = ChannelServer(self, KEY, SETTINGS)
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
+    def submit(self, request: InferRequest, sink: Callable[[InferResponse], None]) -> Cancel:
         self.taken += 1
-        self.held.append((request, reply))
+        self.held.append((request, sink))
         return lambda advice=False: self.cancelled.append(request.id)
 
     async def control(self, verb: str, payload: Any) -> Any:

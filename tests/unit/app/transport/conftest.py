@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from app.core.errors import Failure, not_found
-from app.core.inference import Cancel
+from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.channel.client import Channel
 from app.transport.channel.server import ChannelServer
@@ -45,18 +45,18 @@ class Scripted:
         self.advised: list[str] = []
         self.released = asyncio.Event()
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         if request.model_name == "raise":
             raise not_found("no such model")
         if request.model_name == "crash":
             raise RuntimeError("a secret")
         self.requests.append(request)
-        self.replies.append(reply)
+        self.replies.append(sink)
         if request.model_name == "three":
             for _ in range(2):
-                reply(echo(request, final=False))
+                sink(echo(request, final=False))
         if request.model_name != "hold":
-            reply(echo(request))
+            sink(echo(request))
         return lambda advice=False: (self.advised if advice else self.cancelled).append(request.id)
 
     async def control(self, verb: str, payload: Any) -> Any:

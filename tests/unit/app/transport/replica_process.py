@@ -3,11 +3,10 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from app.core.inference import Cancel, cancel_nothing
+from app.core.inference import Cancel, Sink, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.channel.server import ChannelServer
 
@@ -16,17 +15,17 @@ class Replica:
     def __init__(self, released: Path) -> None:
         self._released = released
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         outputs = tuple(Tensor(t.name, t.datatype, t.shape, t.data) for t in request.inputs)
         response = InferResponse(request.model_name, "1", outputs, request.id)
         if request.model_name == "slow":
-            asyncio.get_running_loop().call_later(0.05, reply, response)
+            asyncio.get_running_loop().call_later(0.05, sink, response)
         elif request.model_name == "busy":  # as a model does that keeps the interpreter lock
             while not self._released.exists():
                 time.sleep(0.001)
-            reply(response)
+            sink(response)
         elif request.model_name != "hold":
-            reply(response)
+            sink(response)
         return cancel_nothing
 
     async def control(self, verb: str, payload: Any) -> Any:

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from app.core.tensors import InferRequest, InferResponse
+from app.core.inference import Sink
+from app.core.tensors import InferRequest
 from app.transport.reads import begin_read, call_after_read, end_read
 from tests.unit.app.transport.conftest import Pair, echo, infer, make_request
 from tests.waiting import until
@@ -68,10 +69,10 @@ async def test_a_server_with_one_client_answers_within_its_read(
     pair = await start()
     loop, turns = asyncio.get_running_loop(), list[str]()
 
-    def submit(request: InferRequest, reply: Callable[[InferResponse], None]) -> Callable[[], None]:
+    def submit(request: InferRequest, sink: Sink) -> Callable[[], None]:
         loop.call_soon(turns.append, "turn")
         call_after_read(loop, partial(turns.append, request.id))
-        call_after_read(loop, partial(reply, echo(request)))
+        call_after_read(loop, partial(sink, echo(request)))
         return lambda: None
 
     monkeypatch.setattr(pair.handler, "submit", submit)

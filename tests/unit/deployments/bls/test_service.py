@@ -114,7 +114,7 @@ def test_a_reader_that_never_reads_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(calls, "MAX_QUEUED", 2)
     responses = calls.ResponseIterator()
     for _ in range(3):
-        responses.put(InferResponse(final=False))
+        responses.receive(InferResponse(final=False))
     found = list(responses)
     assert len(found) == 3
     error = found[-1].error()
@@ -214,7 +214,7 @@ def test_a_trace_given_to_the_call_counts() -> None:
 
 def test_answered_requests_no_longer_call() -> None:
     done = received(deadline=9.0)
-    done.reply(InferResponse())
+    done.deliver(InferResponse())
     found: list[Any] = []
     during([done], lambda: found.append(calls.callers()))
     assert found == [()]

@@ -36,7 +36,7 @@ class CallingBackend(FakeBackend):
     def _call(self, requests: Sequence[Request]) -> None:
         self.found.append(request("m").exec())
         for each in requests:
-            each.reply(InferResponse(id=each.infer.id))
+            each.deliver(InferResponse(id=each.infer.id))
 
 
 class Calling:
@@ -132,7 +132,7 @@ async def test_other_responses_are_sent_while_an_execution_is_suspended(calling:
     bench = calling.bench
     bench.thread.execute(bench.batch("waits"))
     asked = await calling.asked()
-    bench.batch("other").requests[0].reply(InferResponse(id="other"))
+    bench.batch("other").requests[0].deliver(InferResponse(id="other"))
     await until(lambda: "other" in bench.responses)
     assert "waits" not in bench.responses
     asked.answer(output())

@@ -20,7 +20,7 @@ Behaviour = Callable[[Sequence[Request]], None]
 
 def answer_all(requests: Sequence[Request]) -> None:
     for request in requests:
-        request.reply(InferResponse(id=request.infer.id))
+        request.deliver(InferResponse(id=request.infer.id))
 
 
 class FakeBackend(Backend):

@@ -183,8 +183,8 @@ async def test_rescheduled_request_gets_an_error(start: Start) -> None:
 async def test_decoupled_responses_come_from_other_threads(start: Start) -> None:
     def stream(request: Request) -> None:
         for number in range(100):
-            request.reply(InferResponse(id=str(number), final=False))
-        request.reply(InferResponse())
+            request.deliver(InferResponse(id=str(number), final=False))
+        request.deliver(InferResponse())
 
     def execute(requests: Sequence[Request]) -> None:
         for request in requests:
@@ -202,7 +202,7 @@ async def test_decoupled_response_does_not_wait_for_the_execution(start: Start) 
     go_on = threading.Event()
 
     def execute(requests: Sequence[Request]) -> None:
-        requests[0].reply(InferResponse(final=False))
+        requests[0].deliver(InferResponse(final=False))
         assert go_on.wait(5)
         answer_all(requests)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.core.inference import Cancel
+from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest, InferResponse
 from app.transport.channel.server import ChannelServer
 from deployments.model_process.handle_channel import HandleChannel
@@ -23,10 +23,10 @@ class Replica:
         self.cancelled = 0
         self._answers = answers
 
-    def submit(self, asked: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
+    def submit(self, asked: InferRequest, sink: Sink) -> Cancel:
         self.asked.append(asked.id)
         if self._answers:
-            reply(InferResponse(id=asked.id, final=True))
+            sink(InferResponse(id=asked.id, final=True))
         return self._cancel
 
     def _cancel(self, advice: bool = False) -> None:

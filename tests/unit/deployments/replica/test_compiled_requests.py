@@ -264,18 +264,18 @@ def test_responses_of_an_execution_are_sent_at_once() -> None:
     traced.infer, answered.answered = msgspec.structs.replace(PLAIN, trace="-"), True
     broken.sink = cast(Any, lambda _: 1 / 0)
     queue = ResponseQueue(cast(Any, None), print)
-    queue.held, queue.answer_all = True, model.compiled.answer_all
+    queue.held, queue.deliver_now = True, model.compiled.deliver_all
     for pending in model.submitted:
         pending._responses = cast(Any, SimpleNamespace(put=model.recorded("put")))
     with raised_unraisable() as unraisable:
-        queue.reply_all([broken, plain, traced], [InferResponse(outputs=(FITTING,))] * 3)
+        queue.deliver_all([broken, plain, traced], [InferResponse(outputs=(FITTING,))] * 3)
     assert [name for name, _ in model.calls] == ["record", "record", "sink", "put"]
     assert (plain.answered, traced.answered, broken.answered) == (True, True, True)
     assert isinstance(unraisable[0], ZeroDivisionError) and model.in_flight == {traced, answered}
     with pytest.raises(RuntimeError, match="Unable to send response"):
-        queue.reply_all([answered], [InferResponse(outputs=(FITTING,))])
+        queue.deliver_all([answered], [InferResponse(outputs=(FITTING,))])
     with pytest.raises(TypeError):
-        model.compiled.answer_all(1, [])  # type: ignore[arg-type]
+        model.compiled.deliver_all(1, [])  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def test_request_that_is_answered_while_its_execution_goes_on_has_all_timestamps
 def _answer_early(self: Any, instance: Any, requests: Any) -> None:
     """Respond from another thread, and execute until the test has got it."""
     answer = InferResponse(outputs=requests[0].infer.inputs)
-    threading.Thread(target=requests[0].reply, args=(answer,)).start()
+    threading.Thread(target=requests[0].deliver, args=(answer,)).start()
     assert EARLY.wait(10)
 
 

@@ -193,11 +193,11 @@ def test_responses_that_nobody_reads_end_their_request() -> None:
     received, cancelled = Received(), []
     received.cancel = lambda advice=False: cancelled.append(True)
     for _ in range(MAX_WAITING + 5):
-        received.put(InferResponse(final=False))
+        received.receive(InferResponse(final=False))
     assert cancelled
     read = [received.next() for _ in range(MAX_WAITING + 1)]
     assert read[-1].failure is not None and "wait to be read" in read[-1].failure.message
-    received.put(InferResponse())
+    received.receive(InferResponse())
     assert received.next().final
 
 

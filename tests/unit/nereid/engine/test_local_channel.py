@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError, invalid_arg
-from app.core.inference import Cancel
+from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest, InferResponse, Timestamps
-from app.transport.channel.server import Reply
 from nereid.engine import local_channel
 from nereid.engine.local_channel import LocalChannel
 from tests.waiting import let_run, until
@@ -21,17 +20,17 @@ class Handler:
     """A model that answers when the test says so."""
 
     def __init__(self) -> None:
-        self.replies: list[Reply] = []
+        self.sinks: list[Sink] = []
         self.cancelled = self.advised = 0
         self.at_once: InferResponse | None = None
         self.error: Exception | None = None
 
-    def submit(self, request: InferRequest, reply: Reply) -> Cancel:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         if self.error is not None:
             raise self.error
-        self.replies.append(reply)
+        self.sinks.append(sink)
         if self.at_once is not None:
-            reply(self.at_once)
+            sink(self.at_once)
         return self._cancel
 
     def _cancel(self, advice: bool = False) -> None:
@@ -63,11 +62,11 @@ class Bench:
 async def test_responses_reach_the_sink_until_the_final_one() -> None:
     bench = Bench()
     bench.submit()
-    (reply,) = bench.handler.replies
-    reply(InferResponse(final=False))
+    (sink,) = bench.handler.sinks
+    sink(InferResponse(final=False))
     assert bench.channel.outstanding == 1
-    reply(InferResponse())
-    reply(InferResponse())  # too late
+    sink(InferResponse())
+    sink(InferResponse())  # too late
     assert [response.final for response in bench.received] == [False, True]
     assert bench.channel.outstanding == 0
 
@@ -100,7 +99,7 @@ async def test_a_cancelled_request_gets_one_failure_and_nothing_after_it() -> No
     call = bench.submit()
     call.cancel()
     assert not bench.received and bench.handler.cancelled == 1
-    bench.handler.replies[0](InferResponse())
+    bench.handler.sinks[0](InferResponse())
     call.cancel()
     await let_run()
     assert bench.failures == [(ErrorCode.CANCELLED, "")] and bench.handler.cancelled == 1
@@ -110,8 +109,8 @@ async def test_advice_ends_nothing() -> None:
     bench = Bench()
     call = bench.submit()
     call.cancel(advice=True)
-    bench.handler.replies[0](InferResponse(final=False))
-    bench.handler.replies[0](InferResponse())
+    bench.handler.sinks[0](InferResponse(final=False))
+    bench.handler.sinks[0](InferResponse())
     call.cancel(advice=True)
     assert [response.final for response in bench.received] == [False, True] and not bench.failures
     assert (bench.handler.advised, bench.handler.cancelled) == (1, 0)
@@ -127,8 +126,8 @@ async def test_a_cancelled_request_that_is_traced_is_answered_with_its_times(
     await let_run()
     assert not bench.received and bench.handler.cancelled == 1
     times = Timestamps(1, 2, 3, 4, 5, 6, 7)
-    bench.handler.replies[0](InferResponse(final=False))
-    bench.handler.replies[0](InferResponse("m", timestamps=times))
+    bench.handler.sinks[0](InferResponse(final=False))
+    bench.handler.sinks[0](InferResponse("m", timestamps=times))
     assert bench.failures == [(ErrorCode.CANCELLED, "")] and bench.received[0].timestamps == times
     monkeypatch.setattr(local_channel, "AWAITED_S", 0.01)
     bench.submit(trace="-").cancel()

@@ -1,7 +1,7 @@
 """What a client makes of the silence of a replica that another process watches."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import not_found
-from app.core.inference import Cancel
+from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest, InferResponse
 from app.transport.channel.busy import BUSY, ask_busy
 from app.transport.channel.client import Channel
@@ -33,7 +33,7 @@ class Host:
         self.fails = False
         self.address = ""
 
-    def submit(self, request: InferRequest, reply: Callable[[InferResponse], None]) -> Cancel:
+    def submit(self, request: InferRequest, sink: Sink) -> Cancel:
         raise NotImplementedError
 
     async def control(self, verb: str, payload: Any) -> Any:

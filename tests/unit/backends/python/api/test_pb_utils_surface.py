@@ -42,7 +42,7 @@ def members(owner: Any) -> set[str]:
 OURS = {
     "InferenceRequest": {"target", "preferred_memory"},
     "PreferredMemory": {"device_id", "memory_type"},
-    "ResponseIterator": {"end", "put", "set_cancel"},
+    "ResponseIterator": {"end", "receive", "set_cancel"},
     "TritonError": {"of", "as_infer_error"},
     "TritonModelException": {"add_note", "args", "with_traceback", "message"},
 }

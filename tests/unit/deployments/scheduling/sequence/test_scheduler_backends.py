@@ -373,9 +373,9 @@ def answer(request, inputs):
     assert proceed.acquire(timeout=5)
     total = np.array([[inputs["INPUT"] + inputs["HISTORY_IN"]]], np.int64)
     outputs = (Tensor.from_array("OUTPUT", total), Tensor.from_array("HISTORY_OUT", total))
-    request.reply(InferResponse(outputs=outputs, final=False))
+    request.deliver(InferResponse(outputs=outputs, final=False))
     assert proceed.acquire(timeout=5)
-    request.reply(InferResponse())
+    request.deliver(InferResponse())
 """
 
 

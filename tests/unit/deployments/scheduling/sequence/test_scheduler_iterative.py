@@ -35,9 +35,9 @@ class TritonBackend(Backend):
             shown = Tensor.from_array("OUTPUT", np.array([[left]], np.int64))
             if left:
                 request.rescheduled = True
-                request.reply(InferResponse(outputs=(state,), final=False))
+                request.deliver(InferResponse(outputs=(state,), final=False))
             else:
-                request.reply(InferResponse(outputs=(shown,)))
+                request.deliver(InferResponse(outputs=(shown,)))
 """
 ITERATIVE = "iterative_sequence: true\n" + CONTROLS + STATE
 

@@ -40,9 +40,9 @@ class TritonBackend(Backend):
         assert gate.wait(5)
         for request in requests:
             try:
-                request.reply(self.answer(instance.name, request.infer))
+                request.deliver(self.answer(instance.name, request.infer))
             except Exception as error:
-                request.reply(failed(error))
+                request.deliver(failed(error))
 
     def answer(self, place, infer):
         inputs = {tensor.name: tensor.array().ravel()[0] for tensor in infer.inputs}
