@@ -179,6 +179,7 @@ nereid.server: app.settings app.settings.flag
 nereid.testing: app.core app.core.config app.transport backends backends.python.api deployments.bls nereid
     nereid.engine
 nereid_client:
+nereid_client.text:
 nereid_client.tools:
 nereid_client.tools.analyze: nereid_client nereid_client.tools nereid_client.tools.perf
     nereid_client.tools.perf.command nereid_client.tools.perf.generator nereid_client.tools.perf.report

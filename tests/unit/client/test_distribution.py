@@ -34,8 +34,9 @@ def test_wheel_works_without_the_server(wheel: Path) -> None:
 import sys
 sys.path.insert(0, {str(wheel)!r})
 import nereid_client
+from nereid_client.text import pool
 from nereid_client.vision import iou
-unwanted = {{"app", "nereid", "aiohttp", "PIL", "torch"}}
+unwanted = {{"app", "nereid", "aiohttp", "PIL", "tokenizers", "torch"}}
 print(iou.__module__, sorted(unwanted & {{*sys.modules}}))
 """
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60)
