@@ -81,6 +81,10 @@ class Load:
         """Return what is answered in the next seconds."""
         start = time.monotonic_ns()
         time.sleep(seconds)
+        return self.since(start)
+
+    def since(self, start: int) -> LoadResult:
+        """Return what was answered since a moment of the monotonic clock."""
         return LoadResult.of(self._workers.tell(), start, time.monotonic_ns())
 
 
@@ -128,15 +132,23 @@ class Generator:
 
 def closed(workload: Workload, protocol: str, port: int, connections: int) -> Job:
     """Return a load of so many connections with one request in flight each."""
+    requests = workload.requests()
     if protocol == "grpc":
-        endpoint = Endpoint(protocol, "127.0.0.1", port, MODEL_INFER)
-        payload = grpc_payload(workload.grpc_message())
+        varied = tuple(tuple(each.headers.items()) for each in requests)
+        endpoint = Endpoint(protocol, "127.0.0.1", port, MODEL_INFER, varied=varied if any(varied) else ())
+        payloads = [grpc_payload(each.grpc_message()) for each in requests]
     else:
         endpoint = Endpoint(protocol, "127.0.0.1", port, workload.path)
-        body, length = workload.http_body()
-        headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(length)} if length else {}
-        payload = http_request(endpoint, headers or {"Content-Type": "application/json"}, body)
-    return Job(endpoint, (payload,), concurrency=connections, timeout_s=_LONGEST_S)
+        payloads = [_http_payload(endpoint, each) for each in requests]
+    return Job(endpoint, tuple(payloads), concurrency=connections, timeout_s=_LONGEST_S)
+
+
+def _http_payload(endpoint: Endpoint, workload: Workload) -> bytes:
+    body, length = workload.http_body()
+    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(length)} if length else {}
+    return http_request(
+        endpoint, {**(headers or {"Content-Type": "application/json"}), **workload.headers}, body
+    )
 
 
 def at_rate(endpoint: Endpoint, payloads: Sequence[bytes], rate: float, seconds: float, wait_s: float) -> Job:

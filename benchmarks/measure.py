@@ -26,7 +26,8 @@ class Cell:
     @property
     def sensible(self) -> bool:
         """Return whether to measure this: shared memory is for few clients, which are on the same machine."""
-        return self.workload.regions is None or self.connections <= 8
+        few = self.workload.regions is None or self.connections <= 8
+        return few and self.protocol in self.workload.protocols
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def check_answers(servers: Sequence[Server], workload: Workload, protocols: Sequ
         ask[protocol](server.asked(workload), server.port(protocol))
         for server in servers
         for protocol in protocols
-        if server.serves(workload, protocol)
+        if protocol in workload.protocols and server.serves(workload, protocol)
     ]
     for answer in answers:
         check_same(workload, answer, answers[0])

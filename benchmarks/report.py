@@ -45,6 +45,7 @@ def server_row(results: Sequence[Measurement], server: str, base: str) -> list[s
         f"{cores:.2f}",
         f"{cores / rate * 1e6:,.0f}" if rate else "",
         f"{max(total(m.usage).peak_mib for m in ran):,.0f}",
+        "" if server == base else ratio_text(results, base, server, lambda m: m.load.p99_ms),
         ("" if server == base else ratio_text(results, base, server)) + ("!" if notes(mine) else ""),
     ]
 
@@ -54,30 +55,36 @@ def notes(results: Sequence[Measurement]) -> list[str]:
     return [f"! {m.cell} {m.server}, round {m.round}: {m.complaint}" for m in results if m.complaint]
 
 
-def ratio_text(results: Sequence[Measurement], base: str, peer: str) -> str:
-    ratios = paired_ratios(results, base, peer)
+def infer_per_s(measurement: Measurement) -> float:
+    return measurement.load.infer_per_s
+
+
+def ratio_text(
+    results: Sequence[Measurement], base: str, peer: str, value: Callable[[Measurement], float] = infer_per_s
+) -> str:
+    ratios = paired_ratios(results, base, peer, value)
     if not ratios:
         return "-"
     spread = f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
     return f"{median(ratios):.2f}x{spread}"
 
 
-def paired_ratios(results: Sequence[Measurement], base: str, peer: str) -> list[float]:
-    """Return the throughput of `base` over that of `peer`, round by round."""
-    rates = {
-        (m.server, m.round): m.load.infer_per_s for m in results if m.load.infer_per_s and not m.complaint
-    }
-    rounds = sorted({round_ for _, round_ in rates})
+def paired_ratios(
+    results: Sequence[Measurement], base: str, peer: str, value: Callable[[Measurement], float] = infer_per_s
+) -> list[float]:
+    """Return a value of `base` over that of `peer`, round by round; without another, the throughput."""
+    values = {(m.server, m.round): value(m) for m in results if m.load.infer_per_s and not m.complaint}
+    rounds = sorted({round_ for _, round_ in values})
     return [
-        rates[base, round_] / rates[peer, round_]
+        values[base, round_] / values[peer, round_]
         for round_ in rounds
-        if (base, round_) in rates and (peer, round_) in rates
+        if (base, round_) in values and (peer, round_) in values
     ]
 
 
 def cells_header(base: str) -> list[str]:
     figures = ["infer/s", "p50 ms", "p99 ms", "batch", "cores", "CPU us", "peak MiB"]
-    return ["cell", "server", *figures, f"{base}/it"]
+    return ["cell", "server", *figures, f"p99, {base}/it", f"rate, {base}/it"]
 
 
 def process_rows(results: Sequence[Measurement]) -> Rows:

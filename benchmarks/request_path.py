@@ -212,14 +212,16 @@ def measure(side: Side, job: Any, generator: Any, seconds: float) -> Cell:
 def compare(arguments: argparse.Namespace) -> None:
     """Print a row for each cell and tree."""
     from benchmarks.load import Generator, closed
+    from benchmarks.traffic import differing_workloads
     from benchmarks.workloads import all_workloads
 
     trees = [("here", ROOT)] + [(tree.name, tree.resolve()) for tree in arguments.against]
     print(f"{'':22}{'':9}{'req/s':>8}{'ingress us':>12}{'replica us':>12}{'sum':>8}{'switches':>15}")
-    for workload in all_workloads(ROOT / "model_repository"):
+    repository = ROOT / "model_repository"
+    for workload in all_workloads(repository) + (differing_workloads(repository) if arguments.only else ()):
         keys = [
             (protocol, n, f"{protocol} {workload.name} x{n}")
-            for protocol in ("http", "grpc")
+            for protocol in workload.protocols
             for n in arguments.connections
         ]
         keys = [key for key in keys if re.search(arguments.only, key[2])]

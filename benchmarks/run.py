@@ -3,6 +3,7 @@
 python -m benchmarks --quick
 python -m benchmarks --sides nereid,triton,mlserver
 python -m benchmarks --only 'http identity x' --sides nereid,triton --json results.json --record
+python -m benchmarks --only 'differ|beside' --sides nereid,triton-cpp --triton-backends DIR
 """
 
 from __future__ import annotations
@@ -19,16 +20,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from benchmarks import report, results, servers, tools
+from benchmarks import neighbours, report, results, servers, tools
 from benchmarks.load import Generator
 from benchmarks.measure import Cell, Measurement, Plan, check_answers, measure_interleaved
+from benchmarks.neighbours import Beside, Neighbour, all_neighbours
 from benchmarks.processes import CpuMeter, Usage, total
-from benchmarks.repository import bench_repository, cpp_repository, triton_repository
+from benchmarks.repository import (
+    bench_repository,
+    cpp_backends,
+    cpp_repository,
+    differing_repository,
+    triton_repository,
+)
 from benchmarks.servers import Command, Server
 from benchmarks.tools import ROOT
-from benchmarks.workloads import Workload, WrongAnswer, all_workloads
+from benchmarks.traffic import differing_workloads
+from benchmarks.workloads import WrongAnswer, all_workloads
 
 IDLE_S = 3.0
 QUICK = {"seconds": 2.0, "rounds": 1, "connections": [1, 32]}
@@ -72,7 +82,10 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join((*servers.PEERS, servers.TRITON_CPP))}; the first is compared with the rest",
     )
     parser.add_argument(
-        "--only", default="", metavar="REGEX", help="cells whose name matches, as 'grpc simple x8'"
+        "--only",
+        default="",
+        metavar="REGEX",
+        help="cells whose name matches, as 'grpc simple x8'; without it, those of requests that are alike",
     )
     parser.add_argument("--protocols", type=commas, default=["http", "grpc"])
     parser.add_argument("--connections", type=lambda text: [int(n) for n in commas(text)], default=[1, 8, 32])
@@ -85,8 +98,7 @@ def commas(text: str) -> list[str]:
 def commands(options: argparse.Namespace, bench: Path, scratch: Path) -> list[Command]:
     """Return the commands of the sides, in the order given."""
     makers: Mapping[str, Callable[[], Command]] = {
-        "nereid": lambda: servers.nereid(bench, scratch, options.nereid),
-        "nereid-2": lambda: servers.nereid(bench, scratch, options.nereid, ingress_replicas=2),
+        **{name: partial(servers.nereid, bench, scratch, options.nereid, name) for name in servers.OURS},
         "triton": lambda: python_triton(options, bench, scratch),
         servers.TRITON_CPP: lambda: cpp_triton(options, bench, scratch),
         "serve": lambda: servers.plain_serve(bench, scratch),
@@ -103,10 +115,12 @@ def python_triton(options: argparse.Namespace, bench: Path, scratch: Path) -> Co
 def cpp_triton(options: argparse.Namespace, bench: Path, scratch: Path) -> Command:
     install, backends = tools.install_triton(options.triton_python), options.triton_backends
     repository = cpp_repository(bench, scratch / servers.TRITON_CPP, backends)
-    return servers.triton(servers.TRITON_CPP, repository, install, backends)
+    every = cpp_backends(backends, install.backends, scratch / "backends")
+    return servers.triton(servers.TRITON_CPP, repository, install, every)
 
 
-def choose_cells(options: argparse.Namespace, workloads: Sequence[Workload]) -> list[Cell]:
+def choose_cells(options: argparse.Namespace, bench: Path) -> list[Cell]:
+    workloads = all_workloads(bench) + (differing_workloads(bench) if options.only else ())
     cells = [
         Cell(workload, protocol, connections)
         for workload in workloads
@@ -131,6 +145,25 @@ def shared(up: list[Server], cells: list[Cell]) -> Iterator[None]:
                     server.share(workload.regions.inputs, nbytes)
                     server.share(workload.regions.outputs, nbytes)
         yield
+
+
+def choose_neighbours(options: argparse.Namespace, bench: Path) -> list[Neighbour]:
+    found = all_neighbours(bench) if options.only else []
+    return [each for each in found if re.search(options.only, each.key)]
+
+
+def run_neighbours(
+    options: argparse.Namespace, up: list[Server], bench: Path, chosen: list[Neighbour], plan: Plan
+) -> list[Beside]:
+    """Measure small requests beside neighbours; print the table."""
+    small = next(each for each in all_workloads(bench) if each.name == "simple")
+    measured: list[Beside] = []
+    for each in chosen:
+        print(f"{time.strftime('%H:%M:%S')} {each.key}", file=sys.stderr)
+        measured += neighbours.measure_interleaved(up, each, small, plan, options.rounds)
+    rows = [row for each in chosen for row in neighbours.rows([m for m in measured if m.cell == each.key])]
+    print(report.table(neighbours.HEADER, rows), "\n")
+    return measured
 
 
 def run_cells(
@@ -177,8 +210,10 @@ def main() -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="nb-", ignore_cleanup_errors=True))
         scratch = Path(folder)
         bench = bench_repository(options.repository, scratch / "models")
-        cells = choose_cells(options, all_workloads(bench))
-        if not cells:
+        if options.only:
+            differing_repository(options.repository, bench)
+        cells, chosen = choose_cells(options, bench), choose_neighbours(options, bench)
+        if not cells and not chosen:
             sys.exit(f"nothing to measure: no such cell, or {options.repository} is not built (make models)")
         plan = Plan(options.seconds, options.warmup, stack.enter_context(Generator()))
         up = [
@@ -188,7 +223,8 @@ def main() -> None:
         outcome: dict[str, object] = {
             "ready_s": {server.name: server.ready_s for server in up},
             "idle": introduce(up),
-            "cells": run_cells(options, up, cells, plan),
+            "cells": run_cells(options, up, cells, plan) if cells else [],
+            "neighbours": run_neighbours(options, up, bench, chosen, plan) if chosen else [],
         }
         if options.json:
             options.json.write_text(json.dumps(outcome, default=asdict, indent=1))

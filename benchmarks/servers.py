@@ -28,7 +28,8 @@ READY_S = 240
 STOP_S = 60
 QUIET_S, QUIET_CORES = 10, 0.25
 NAMES = ("nereid", "nereid-2", "triton", "serve")
-PEERS = (*NAMES, "mlserver")
+OURS = {"nereid": (), "nereid-2": ("--ingress-replicas=2",), "nereid-dev": ("dev",)}
+PEERS = (*NAMES, "nereid-dev", "mlserver")
 TRITON_CPP = "triton-cpp"
 
 
@@ -59,6 +60,7 @@ class Command:
     `freezable`: its idle processes use CPU time, and survive a while stopped. Triton's use none, and
     its Python backend may take a stub that was stopped for a dead one. `binary`, `shared_memory` and
     `statistics`: whether it knows these extensions. `models`: what it serves, if that is not everything.
+    `general`: it knows what requests that differ have.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Command:
     shared_memory: bool = True
     statistics: bool = True
     models: frozenset[str] | None = None
+    general: bool = True
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,13 @@ class Server:
     def serves(self, workload: Workload, protocol: str) -> bool:
         """Return whether the server can answer this request."""
         command = self.command
-        known = command.models is None or workload.model in command.models
-        return bool(known and self.port(protocol) and (command.shared_memory or not workload.regions))
+        general = command.general or not workload.others
+        known = general and (command.shared_memory or not workload.regions)
+        return bool(known and self.has(workload.model) and self.port(protocol))
+
+    def has(self, model: str) -> bool:
+        """Return whether it serves a model."""
+        return not model or self.command.models is None or model in self.command.models
 
     def asked(self, workload: Workload) -> Workload:
         """Return the request in the form that the server accepts."""
@@ -160,7 +168,7 @@ def running(command: Command, scratch: Path) -> Iterator[Server]:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**clean_environment(), **command.env},
-            cwd=ROOT,
+            cwd=scratch,  # a Python backend imports what lies where it was started
             start_new_session=True,
         )
     try:
@@ -230,25 +238,26 @@ def free_ports(count: int) -> list[int]:
             sock.close()
 
 
-def nereid(repository: Path, scratch: Path, executable: Path, ingress_replicas: int = 1) -> Command:
+def nereid(repository: Path, scratch: Path, executable: Path, name: str = "nereid") -> Command:
+    """Return the command of one of our sides: of `OURS`, its words and flags beyond the others'."""
     if not executable.exists():
         raise MissingTool(
             f"{executable} does not exist: pip install -e . (or make), or name it with --nereid"
         )
     http, grpc, metrics = free_ports(3)
-    flags = [f"--ingress-replicas={ingress_replicas}"] if ingress_replicas > 1 else []
     return Command(
-        f"nereid-{ingress_replicas}" if flags else "nereid",
+        name,
         [
-            *(str(executable), f"--model-repository={repository}"),
+            *(str(executable), *OURS[name], f"--model-repository={repository}"),
             *(f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"),
             "--allow-client-shm=true",
-            *flags,
         ],
         http,
         grpc,
         freezable=True,
-        env={"RAY_TMPDIR": str(scratch / f"n{ingress_replicas}")},  # short: Ray puts unix sockets under it
+        env={
+            "RAY_TMPDIR": str(scratch / f"n{list(OURS).index(name)}")
+        },  # short: Ray puts unix sockets under it
     )
 
 
@@ -288,6 +297,7 @@ def plain_serve(repository: Path, scratch: Path) -> Command:
         0,
         freezable=True,
         shared_memory=False,
+        general=False,
         env={
             "PYTHONPATH": str(ROOT),
             "RAY_worker_niceness": "0",  # as nereid sets it for itself
@@ -323,5 +333,6 @@ def mlserver(scratch: Path, python: Path) -> Command:
         binary=False,
         shared_memory=False,
         statistics=False,
+        general=False,
         models=frozenset(models),
     )

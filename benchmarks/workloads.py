@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,12 +14,14 @@ import grpc
 import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2
+from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 IDENTITY = "identity_fp32"
 EFFICIENTNET = "efficientnet_lite0_onnx"
 HEADER_LENGTH = "Inference-Header-Content-Length"
-DTYPES: Mapping[str, type[np.generic]] = {"FP32": np.float32, "INT32": np.int32}
+GRPC_TIMEOUT = "grpc-timeout"
+DTYPES: Mapping[str, type[np.generic]] = {"FP32": np.float32, "INT32": np.int32, "BYTES": np.object_}
 TYPE_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 
@@ -48,6 +49,16 @@ class Regions:
             shm_path(name).unlink(missing_ok=True)
 
 
+def wire_bytes(array: np.ndarray) -> bytes:
+    """Return a tensor as the binary extension has it."""
+    return bytes(serialize_byte_tensor(array).item()) if array.dtype == np.object_ else array.tobytes()
+
+
+def from_wire(data: bytes, datatype: str) -> np.ndarray:
+    """Return the elements of a tensor, in one dimension."""
+    return deserialize_bytes_tensor(data) if datatype == "BYTES" else np.frombuffer(data, DTYPES[datatype])
+
+
 def shm_path(name: str) -> Path:
     return Path("/dev/shm") / name
 
@@ -58,6 +69,10 @@ class Workload:
 
     Over HTTP its tensors are behind the JSON, or with `binary` false within it. With `regions` they are in
     shared memory, and each output is as large as the input of the same place.
+
+    Attributes:
+        others: what is sent in turn with it: requests of the same model, with other tensors, ids or headers.
+        headers: over gRPC they are metadata.
     """
 
     name: str
@@ -66,6 +81,10 @@ class Workload:
     outputs: tuple[str, ...]
     binary: bool = True
     regions: Regions | None = field(default=None, compare=False)
+    protocols: tuple[str, ...] = ("http", "grpc")
+    id: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[Workload, ...] = field(default=(), compare=False)
 
     @property
     def path(self) -> str:
@@ -75,6 +94,10 @@ class Workload:
         """Return the workload for a server without the binary extension."""
         return replace(self, binary=False)
 
+    def requests(self) -> tuple[Workload, ...]:
+        """Return all that is sent."""
+        return (self, *self.others)
+
     def http_body(self) -> tuple[bytes, int]:
         """Return the v2 body, and the length of its JSON header (0: it is JSON alone)."""
         inputs = [
@@ -82,16 +105,24 @@ class Workload:
             for name, array in self.inputs.items()
         ]
         outputs = [{"name": name, **self._http_output(name)} for name in self.outputs]
-        document = json.dumps({"inputs": inputs, "outputs": outputs}, separators=(",", ":")).encode()
+        named = {"id": self.id} if self.id else {}
+        whole = {**named, "inputs": inputs, "outputs": outputs}
+        document = json.dumps(whole, separators=(",", ":")).encode()
         if self.regions or not self.binary:
             return document, 0
-        return document + b"".join(array.tobytes() for array in self.inputs.values()), len(document)
+        return document + b"".join(map(wire_bytes, self.inputs.values())), len(document)
 
     def _http_data(self, name: str) -> dict[str, Any]:
         if self.regions:
             return {"parameters": self._place(self.regions.inputs, name)}
         array = self.inputs[name]
-        return {"parameters": {"binary_data_size": array.nbytes}} if self.binary else {"data": array.tolist()}
+        if self.binary:
+            return {"parameters": {"binary_data_size": len(wire_bytes(array))}}
+        return {
+            "data": [
+                value.decode() if isinstance(value, bytes) else value for value in array.ravel().tolist()
+            ]
+        }
 
     def _http_output(self, name: str) -> dict[str, Any]:
         if self.regions:
@@ -114,13 +145,13 @@ class Workload:
         return sum(self.inputs[other].nbytes for other in names[: names.index(name)])
 
     def grpc_message(self) -> bytes:
-        request = service_pb2.ModelInferRequest(model_name=self.model)
+        request = service_pb2.ModelInferRequest(model_name=self.model, id=self.id)
         for name, array in self.inputs.items():
             given = request.inputs.add(name=name, datatype=TYPE_NAMES[array.dtype], shape=array.shape)
             if self.regions:
                 set_parameters(given, self._place(self.regions.inputs, name))
             else:
-                request.raw_input_contents.append(array.tobytes())
+                request.raw_input_contents.append(wire_bytes(array))
         for name in self.outputs:
             wanted = request.outputs.add(name=name)
             if self.regions:
@@ -191,7 +222,7 @@ def read_config(repository: Path, model: str) -> Any:
 def ask_http(workload: Workload, port: int) -> dict[str, np.ndarray]:
     """Send the bytes that the load generator sends, once, and decode the response."""
     body, header_length = workload.http_body()
-    headers = {HEADER_LENGTH: str(header_length)} if header_length else {}
+    headers = {**workload.headers, **({HEADER_LENGTH: str(header_length)} if header_length else {})}
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("POST", workload.path, body, headers)
@@ -212,11 +243,12 @@ def decode_binary(header: Any, tail: bytes) -> dict[str, np.ndarray]:
     offset = 0
     for output in header["outputs"]:
         if "data" in output:
-            given = np.array(output["data"], DTYPES[output["datatype"]])
-            arrays[output["name"]] = given.reshape(output["shape"])
+            texts = [value.encode() if isinstance(value, str) else value for value in output["data"]]
+            arrays[output["name"]] = np.array(texts, DTYPES[output["datatype"]]).reshape(output["shape"])
             continue
-        array = np.frombuffer(tail, DTYPES[output["datatype"]], math.prod(output["shape"]), offset)
-        offset += array.nbytes
+        end = offset + output["parameters"]["binary_data_size"]
+        array = from_wire(tail[offset:end], output["datatype"])
+        offset = end
         arrays[output["name"]] = array.reshape(output["shape"])
     return arrays
 
@@ -230,13 +262,14 @@ def ask_grpc(workload: Workload, port: int) -> dict[str, np.ndarray]:
             MODEL_INFER, response_deserializer=service_pb2.ModelInferResponse.FromString
         )
         try:
-            reply = call(workload.grpc_message(), timeout=60)
+            metadata = [pair for pair in workload.headers.items() if pair[0] != GRPC_TIMEOUT]
+            reply = call(workload.grpc_message(), timeout=60, metadata=metadata)
         except grpc.RpcError as error:
             raise WrongAnswer(f"{workload.name} over gRPC: {error}") from error
     if workload.regions:
         return workload.shared_outputs()
     return {
-        output.name: np.frombuffer(raw, DTYPES[output.datatype]).reshape(tuple(output.shape))
+        output.name: from_wire(raw, output.datatype).reshape(tuple(output.shape))
         for output, raw in zip(reply.outputs, reply.raw_output_contents, strict=True)
     }
 
@@ -245,5 +278,11 @@ def check_same(
     workload: Workload, answer: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]
 ) -> None:
     for name, array in expected.items():
-        if name not in answer or not np.allclose(answer[name], array, rtol=1e-3, atol=1e-4):
+        if name not in answer or not alike(answer[name], array):
             raise WrongAnswer(f"{workload.name}: output {name} differs between servers")
+
+
+def alike(array: np.ndarray, other: np.ndarray) -> bool:
+    if array.dtype == np.object_:
+        return np.array_equal(array, other)
+    return np.allclose(array, other, rtol=1e-3, atol=1e-4)

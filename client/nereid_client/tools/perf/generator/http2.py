@@ -7,7 +7,9 @@ decoded once, and a whole answer that came in one piece is known by its shape.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import cycle
 from struct import Struct
 from typing import Final
 from urllib.parse import unquote
@@ -87,7 +89,7 @@ class GrpcConnection(Wire):
 
     def __init__(self, owner: Owner, endpoint: Endpoint, seats: int = _SEATS) -> None:
         super().__init__(owner)
-        self._block = _header_block(endpoint)
+        self._next_block = _header_blocks(endpoint).__next__
         self._streaming, self._seats = endpoint.streaming, seats
         self._calls: dict[int, Call] = {}
         self._messages: dict[int, bytes] = {}
@@ -118,7 +120,8 @@ class GrpcConnection(Wire):
         stream, data = self._next, call.payload
         self._next += 2
         self._calls[stream] = call
-        head = _FRAME.pack(len(self._block) << 8 | _HEADERS, _END_HEADERS, stream) + self._block
+        block = self._next_block()
+        head = _FRAME.pack(len(block) << 8 | _HEADERS, _END_HEADERS, stream) + block
         size = len(data)
         if not self._waiting and size <= min(self._frame, self._window, self._first_window):
             self._window -= size
@@ -330,8 +333,15 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return _FRAME.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
+@lru_cache(1)
+def _header_blocks(endpoint: Endpoint) -> Iterator[bytes]:
+    """Return the headers of one request after the other, of all connections."""
+    common = _header_block(endpoint)
+    return cycle([common + _fields(more) for more in endpoint.varied] or [common])
+
+
 def _header_block(endpoint: Endpoint) -> bytes:
-    """Return the headers of every request, without any table: the bytes never change."""
+    """Return the headers that every request has, without any table: the bytes never change."""
     pairs = [
         (":method", "POST"),
         (":scheme", "https" if endpoint.tls else "http"),
@@ -340,9 +350,13 @@ def _header_block(endpoint: Endpoint) -> bytes:
         ("te", "trailers"),
         ("content-type", "application/grpc"),
         ("user-agent", "nereid-perf"),
-        *((name.lower(), value) for name, value in endpoint.headers),
+        *endpoint.headers,
     ]
-    return b"".join(b"\x00" + _string(name) + _string(value) for name, value in pairs)
+    return _fields(pairs)
+
+
+def _fields(pairs: Iterable[tuple[str, str]]) -> bytes:
+    return b"".join(b"\x00" + _string(name.lower()) + _string(value) for name, value in pairs)
 
 
 def _string(text: str) -> bytes:

@@ -46,6 +46,7 @@ class Endpoint:
 
     Attributes:
         protocol: "http" or "grpc".
+        varied: over gRPC, further headers: each call has those of one place, in turn.
         tls: None for a connection without it.
         streaming: an answer has any number of responses.
     """
@@ -57,6 +58,7 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
     tls: Tls | None = None
     streaming: bool = False
+    varied: tuple[tuple[tuple[str, str], ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Grpc:
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
+        self.turns: list[str] = []
 
     async def start(self) -> Endpoint:
         self._server = grpc.aio.server()
@@ -39,7 +40,9 @@ class Grpc:
 
     async def _echo(self, request: bytes, context: Any) -> bytes:
         self.got.append(request)
-        assert dict(context.invocation_metadata())["x-key"] == "v" * 200
+        metadata = dict(context.invocation_metadata())
+        assert metadata["x-key"] == "v" * 200
+        self.turns.append(metadata.get("x-turn", ""))
         if request == b"bad":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "why: 100% bad")
         return request
@@ -68,6 +71,17 @@ def grpc_job(endpoint: Endpoint, *messages: bytes, **fields: Any) -> Job:
 async def test_grpc_calls(grpc_endpoint: Endpoint, size: int) -> None:
     rows, errors = await run(grpc_job(grpc_endpoint, bytes(size), concurrency=2), 2)
     assert len(rows) >= 2 and not errors
+
+
+async def test_calls_of_all_connections_take_varied_headers_in_turn() -> None:
+    server = Grpc()
+    varied = ((("X-Turn", "a"),), (("X-Turn", "b"), ("x-more", "1")), ())
+    endpoint = replace(await server.start(), varied=varied)
+    rows, errors = await run(grpc_job(endpoint, b"m", concurrency=2), 20)
+    await server.stop()
+    assert len(rows) >= 20 and not errors
+    counts = [server.turns.count(turn) for turn in ("a", "b", "")]
+    assert sum(counts) == len(server.turns) and max(counts) - min(counts) <= 2
 
 
 async def test_repeated_grpc_calls_take_payloads_in_turn_and_every_answer_counts() -> None:
