@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from app.ingress.access.guard import Guard
@@ -69,6 +70,7 @@ async def open_fronts(parts: Parts) -> list[Front]:
         (settings.metrics.enabled, _metrics),
         (settings.clouds.allow_sagemaker, _sagemaker),
         (settings.clouds.allow_vertex_ai, _vertex_ai),
+        (settings.openai.listener(settings.http).enabled, _openai),
         (settings.http.enabled, _http),  # Last: a client that is told "ready" over HTTP may use the others.
     ):
         if enabled:
@@ -107,7 +109,7 @@ def _http(parts: Parts) -> _Made:
         parts.send_buffers,
         metrics.port if metrics.enabled else 0,
         parts.guard,
-        _compatible_protocols(http),
+        _compatible_protocols(parts.settings),
         parts.settings.cluster.data_plane,
         _elsewhere("HTTP", "gRPC", parts.settings.grpc),
     )
@@ -123,18 +125,43 @@ def _elsewhere(name: str, other: str, place: HttpSettings | GrpcSettings) -> str
     return f"{here}: {other} is at port {place.port}" if place.port else f"{here}: {other} is at another one"
 
 
-def _compatible_protocols(settings: HttpSettings) -> list["FindRoute"]:
+def _compatible_protocols(settings: ServerSettings) -> list["FindRoute"]:
     """Return what finds the routes of other servers' protocols; those that are off are not imported."""
     found: list[FindRoute] = []
-    if settings.tfserving:
+    if settings.openai.same_port:
+        from app.ingress.openai.routes import OpenAIRoutes
+        from app.ingress.rest.front import web_origins
+
+        found.append(OpenAIRoutes(settings, web_origins(settings.http)).find)
+    if settings.http.tfserving:
         from app.ingress.compatible import tfserving
 
         found.append(tfserving.find_route)
-    if settings.torchserve:
+    if settings.http.torchserve:
         from app.ingress.compatible import torchserve
 
         found.append(torchserve.find_route)
     return found
+
+
+def _openai(parts: Parts) -> _Made:
+    from app.ingress.openai.front import OpenAIFront
+    from app.ingress.openai.routes import OpenAIRoutes
+
+    settings, service, metrics, observer, send_buffers, guard = parts
+    place = settings.openai.listener(settings.http)
+    front = OpenAIFront(
+        partial(OpenAIRoutes, settings),
+        metrics,
+        service=service,
+        settings=place,
+        observer=observer,
+        send_buffers=send_buffers,
+        guard=guard,
+        elsewhere=_elsewhere("OpenAI", "gRPC", settings.grpc),
+    )
+    tls = place.certificates.context() if place.certificates else None
+    return _Made(front, "OpenAI HTTPService", place.address, place.port, {"tls": tls})
 
 
 def _sagemaker(parts: Parts) -> _Made:

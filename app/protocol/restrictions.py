@@ -4,9 +4,9 @@ Categories, option format and texts are those of tritonserver's `--http-restrict
 `--grpc-restricted-protocol`. No I/O.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from hmac import compare_digest
-from typing import Final, Literal, NamedTuple, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 GRPC_PREFIX: Final = "triton-grpc-protocol-"
 """Prefix of a key in the name of the gRPC metadata, as in tritonserver."""
@@ -43,7 +43,13 @@ Restrictions = Mapping[Category, Restriction]
 """Restriction of each restricted category."""
 
 
-def parse_restrictions(entries: Iterable[str], option: str, noun: str, prefix: str = "") -> Restrictions:
+def parse_restrictions(
+    entries: Iterable[str],
+    option: str,
+    noun: str,
+    prefix: str = "",
+    known: Collection[str] = CATEGORIES,
+) -> Mapping[Any, Restriction]:
     """Parse `<category>[,<category>...]:<key>=<value>` options.
 
     Args:
@@ -51,11 +57,12 @@ def parse_restrictions(entries: Iterable[str], option: str, noun: str, prefix: s
         option: the option's name without dashes.
         noun: the word for a category in its texts, "api" or "protocol".
         prefix: of each key.
+        known: the categories that there are.
 
     Raises:
         ValueError: another form, an unknown category, or one in two groups; the text is tritonserver's.
     """
-    found: dict[Category, Restriction] = {}
+    found: dict[Any, Restriction] = {}
     for entry in entries:
         names, _, pair = entry.partition(":")
         key, _, value = pair.partition("=")
@@ -63,9 +70,11 @@ def parse_restrictions(entries: Iterable[str], option: str, noun: str, prefix: s
             form = "'<config name>:<setting>=<value>'"
             raise ValueError(f"--{option} option format is {form}. Got {entry}")
         for name in names.split(","):
-            if name not in CATEGORIES:
+            if name not in known and known is not CATEGORIES:  # as in Triton's front for OpenAI's clients
+                raise ValueError(f"Unknown API '{name}'. Available APIs: {list(known)}")
+            if name not in known:
                 raise ValueError(f"unknown restricted {noun} '{name}'")
             if name in found:
                 raise ValueError(f"restricted {noun} '{name}' can not be specified in multiple config groups")
-            found[cast(Category, name)] = Restriction(prefix + key, value)
+            found[name] = Restriction(prefix + key, value)
     return found

@@ -61,7 +61,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     `content` a digest of its files and configuration.
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
     output to its class labels. `makes_calls` says that its replicas may call other models. `scale` is that of
-    a model with `max_replicas`.
+    a model with `max_replicas`. `ready_at` is when it became READY, in seconds since the epoch; 0 if unknown.
 
     `split` and `rival` are not published: the entry that `RoutingTable.resolve` returns for no version of a
     model in a rollout has them. It is the stable version's, and the candidate may answer instead.
@@ -78,6 +78,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     load_seconds: float = 0.0
     makes_calls: bool = False
     scale: Scale | None = None
+    ready_at: float = 0.0
     split: Split | None = None
     rival: "VersionEntry | None" = None
 

@@ -80,6 +80,11 @@ def _flag(word: str, words: Iterator[str], alone: Sequence[str]) -> tuple[str, s
         if following is None:
             raise SettingsError(f"option '{spelling(name)}' requires an argument")
         value = following
+    if name in SETTINGS and SETTINGS[name].flag.words and ":" not in value:
+        key, secret = next(words, None), next(words, None)
+        if key is None or secret is None:
+            raise SettingsError(f"option '{spelling(name)}' requires three arguments: APIS KEY VALUE")
+        value = f"{value}:{key}={secret}"
     return name, value
 
 

@@ -26,7 +26,7 @@ def check_ports(settings: ServerSettings) -> None:
         ),
         *(
             (name, front.enabled, front.address, front.port, False)
-            for name, front in settings.clouds.fronts(settings.http).items()
+            for name, front in settings.plain_fronts().items()
         ),
     )
     for service, allowed, address, port, shared in wanted:

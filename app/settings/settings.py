@@ -19,6 +19,7 @@ from app.settings.cluster import ClusterSettings
 from app.settings.flag import parsers
 from app.settings.flag.flags import NEREID, Flag, Section, table
 from app.settings.fronts import MIB, GrpcSettings, HttpSettings
+from app.settings.openai import OpenAISettings
 from app.settings.residency import ResidencySettings
 
 
@@ -331,6 +332,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     rate_limiter: A[RateLimiterSettings, Section("Rate limiter")] = RateLimiterSettings()
     devices: A[DeviceSettings, Section("Memory and devices")] = DeviceSettings()
     clouds: A[CloudSettings, Section("Clouds", combine=with_environment)] = CloudSettings()
+    openai: A[OpenAISettings, Section(NEREID)] = OpenAISettings()
     cluster: A[ClusterSettings, Section(NEREID)] = ClusterSettings()
     model_store: A[ModelStoreSettings, Section(NEREID)] = ModelStoreSettings()
     residency: A[ResidencySettings, Section(NEREID)] = ResidencySettings()
@@ -338,9 +340,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     """Messages for the user about flags given; not a setting."""
 
+    def plain_fronts(self) -> dict[str, HttpSettings]:
+        """Return the other fronts that listen at the address of HTTP, by name."""
+        return {**self.clouds.fronts(self.http), "OpenAI": self.openai.listener(self.http)}
+
     def open_fronts(self) -> dict[str, HttpSettings | GrpcSettings]:
         """Return the fronts that the network reaches, by the flags of their addresses."""
-        plain = (front for front in self.clouds.fronts(self.http).values() if front.enabled)
+        plain = (front for front in self.plain_fronts().values() if front.enabled)
         fronts: dict[str, HttpSettings | GrpcSettings] = {"http": next(plain, self.http), "grpc": self.grpc}
         return {n: front for n, front in fronts.items() if front.enabled and not is_loopback(front.address)}
 

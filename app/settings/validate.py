@@ -20,6 +20,11 @@ def check(settings: ServerSettings) -> None:
     if settings.http.max_input_size <= 0:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     _check_listeners(settings)
+    if settings.openai.same_port and settings.http.tfserving:
+        raise SettingsError(
+            "--allow-openai and --allow-tfserving both serve /v1/models/NAME on the port of HTTP: give "
+            "OpenAI's API a port of its own by --openai-port"
+        )
     try:
         is_native(settings.cluster.data_plane)
     except InferError as error:
@@ -55,7 +60,7 @@ def _check_repository(settings: RepositorySettings, on_demand: bool) -> None:
 def _check_listeners(settings: ServerSettings) -> None:
     fronts: dict[str, HttpSettings | GrpcSettings | MetricsSettings]
     fronts = {"HTTP": settings.http, "GRPC": settings.grpc, "metrics": settings.metrics}
-    fronts |= settings.clouds.fronts(settings.http)
+    fronts |= settings.plain_fronts()
     listening: dict[tuple[str, int], str] = {}
     for name, front in fronts.items():
         place = (front.address, front.port)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -120,7 +121,14 @@ class EnsembleLoads:
             logger.info("Ensemble model '%s' configured with max_inflight_requests: %d", config.name, limit)
         encoded = config.SerializeToString(deterministic=True)
         return [
-            VersionEntry(candidate.name, version, ModelState.READY, config=encoded, labels=labels)
+            VersionEntry(
+                candidate.name,
+                version,
+                ModelState.READY,
+                config=encoded,
+                labels=labels,
+                ready_at=time.time(),
+            )
             for version in candidate.versions
         ]
 

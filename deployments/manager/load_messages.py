@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
@@ -93,6 +94,7 @@ def ready_entry(description: Description) -> VersionEntry:
         labels=description.labels,
         load_seconds=description.load_seconds,
         makes_calls=description.makes_calls,
+        ready_at=time.time(),
     )
 
 

@@ -26,9 +26,9 @@ app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout
 app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.memory
 app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch
     app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc
-    app.ingress.metrics app.ingress.net app.ingress.rest app.ingress.service app.ingress.tracing app.native
-    app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings app.transport
-    app.transport.memory
+    app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest app.ingress.service
+    app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve app.rollout app.routing
+    app.settings app.transport app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory
@@ -47,6 +47,9 @@ app.ingress.metrics: app.access app.core app.core.installed app.core.observabili
     app.core.system app.ingress.access app.ingress.http1 app.ingress.net app.ingress.service
     app.protocol.http app.rollout app.routing app.settings
 app.ingress.net: app.core app.core.system app.protocol.grpc
+app.ingress.openai: app.core app.core.config app.core.system app.ingress.access app.ingress.compatible
+    app.ingress.http1 app.ingress.metrics app.ingress.rest app.ingress.service app.protocol
+    app.protocol.http app.protocol.openai app.routing app.settings
 app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
     app.native app.protocol app.protocol.http app.routing app.settings
@@ -62,6 +65,7 @@ app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
+app.protocol.openai: app.core app.core.config app.protocol app.protocol.http
 app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_adapter.serve
 app.ray_adapter.local: app.core.files app.core.system

@@ -16,6 +16,7 @@ from app.core.config.ensemble import validate_ensemble
 from app.core.config.model_config import WILDCARD
 from app.core.config.normalise import ENSEMBLE
 from app.core.config.schedulers import validate_dynamic_batching, validate_sequence_batching
+from app.core.config.text_models import text_model, text_settings
 from app.core.errors import InferError, internal, invalid_arg
 from app.core.hints import hinted
 
@@ -43,6 +44,7 @@ def validate(config: mc.ModelConfig, backend: BackendFacts, gpus: Sequence[int] 
     validate_model(config, backend)
     validate_io(config)
     validate_instances(config, gpus)
+    text_model(config)
 
 
 def validate_model(config: mc.ModelConfig, backend: BackendFacts) -> None:
@@ -60,6 +62,7 @@ def validate_model(config: mc.ModelConfig, backend: BackendFacts) -> None:
     _check_ensemble(config)
     check_cache(config)
     _check_metrics(config.model_metrics)
+    text_settings(config)
 
 
 def _check_identity(config: mc.ModelConfig, backend: BackendFacts) -> None:

@@ -38,6 +38,11 @@ class GuardedService:
             grant.require(name)
         return self._service.resolve(name, version)
 
+    def served(self) -> list[VersionEntry]:
+        found = self._service.served()
+        grant = GRANT.get()
+        return found if grant is None else [entry for entry in found if grant.permits(entry.name)]
+
     def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
         if (grant := GRANT.get()) is not None and name not in grant.permitted:
             grant.require(name)

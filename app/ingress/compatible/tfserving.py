@@ -13,7 +13,7 @@ from app.core.tensors import InferResponse
 from app.ingress.access.guard import Ask
 from app.ingress.compatible.route import TaskRoute
 from app.ingress.http1.exchange import Exchange, Route
-from app.ingress.rest.context import RouteContext
+from app.ingress.rest.context import Found, RouteContext
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
 from app.protocol.tfserving import descriptions, examples
@@ -27,7 +27,7 @@ _POST: Final = re.compile(rf"{_MODEL}:(predict|classify|regress)")
 _GET: Final = re.compile(rf"{_MODEL}(?:/(metadata))?")
 
 
-def find_route(context: RouteContext, head: RequestHead) -> tuple[Ask, Route] | None:
+def find_route(context: RouteContext, head: RequestHead) -> Found | None:
     """Return what a request asks for, and its route; None for a request of another protocol."""
     pattern = {"POST": _POST, "GET": _GET}.get(head.method)
     match = pattern.fullmatch(head.path) if pattern is not None else None
@@ -35,8 +35,8 @@ def find_route(context: RouteContext, head: RequestHead) -> tuple[Ask, Route] | 
         return None
     model, version, label = unquote(match[1]), match[2] or "", unquote(match[3] or "")
     if head.method == "GET":
-        return Ask("metadata", model), _DescribeRoute(context, model, version, label, bool(match[4]))
-    return Ask("inference", model), _INFERENCES[match[4]](context, model, version, label)
+        return Found(Ask("metadata", model), _DescribeRoute(context, model, version, label, bool(match[4])))
+    return Found(Ask("inference", model), _INFERENCES[match[4]](context, model, version, label))
 
 
 async def resolve(context: RouteContext, model: str, version: str, label: str) -> VersionEntry:

@@ -8,8 +8,8 @@ from app.core.errors import ErrorCode, InferError
 from app.core.system.tasks import by_size
 from app.ingress.access.guard import Ask
 from app.ingress.compatible.route import TaskRoute
-from app.ingress.http1.exchange import Exchange, Route
-from app.ingress.rest.context import RouteContext
+from app.ingress.http1.exchange import Exchange
+from app.ingress.rest.context import Found, RouteContext
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
 from app.protocol.torchserve import (
@@ -26,16 +26,16 @@ _PREDICTIONS: Final = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?")
 _STATUSES: Final = {ErrorCode.UNAVAILABLE: 503, ErrorCode.INVALID_ARG: 400, ErrorCode.NOT_FOUND: 404}
 
 
-def find_route(context: RouteContext, head: RequestHead) -> tuple[Ask, Route] | None:
+def find_route(context: RouteContext, head: RequestHead) -> Found | None:
     """Return what a request asks for, and its route; None for a request of another protocol."""
     if head.path == "/ping" and head.method in ("GET", "OPTIONS"):
-        return Ask("health", open=True), _PingRoute(context)
+        return Found(Ask("health", open=True), _PingRoute(context))
     match = _PREDICTIONS.fullmatch(head.path)
     if match is None or head.method not in ("POST", "PUT"):
         return None
     model, version = unquote(match[1]), unquote(match[2] or "")
     content_type = head.get(b"content-type") or ""
-    return Ask("inference", model), _PredictionsRoute(context, model, version, content_type)
+    return Found(Ask("inference", model), _PredictionsRoute(context, model, version, content_type))
 
 
 class _PingRoute(TaskRoute):

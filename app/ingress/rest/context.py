@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from app.core.inference import Call, Sink
 from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest
-from app.ingress.http1.exchange import Exchange
+from app.ingress.access.guard import Ask
+from app.ingress.http1.exchange import Exchange, Route
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
@@ -20,6 +21,20 @@ from app.routing.table import VersionEntry
 from app.settings.fronts import Http1Settings
 
 T = TypeVar("T")
+
+
+class Found(NamedTuple):
+    """The route of a request.
+
+    Attributes:
+        ask: what the request asks for.
+        route: answers clients that may.
+        outer: makes of that route, guarded, the one that answers everybody, refusals too.
+    """
+
+    ask: Ask
+    route: Route
+    outer: Callable[[Route], Route] | None = None
 
 
 @dataclass(frozen=True, eq=False)

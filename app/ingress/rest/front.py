@@ -16,7 +16,7 @@ from app.ingress.http1.asgi import AsgiRoute
 from app.ingress.http1.exchange import FixedRoute, Route
 from app.ingress.http1.server import HttpServer
 from app.ingress.net.slow_clients import SendBufferLimit
-from app.ingress.rest.context import RouteContext
+from app.ingress.rest.context import Found, RouteContext
 from app.ingress.rest.generate import GenerateRoute
 from app.ingress.rest.infer import InferRoute
 from app.ingress.rest.known_requests import known_requests
@@ -33,7 +33,7 @@ from app.settings.fronts import HttpSettings
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _MODEL_PATH: Final = re.compile(r"(/v2/(?:models|repository/(?:[^/]+/)?models)/)([^/]*%[^/]*)(/.*)?")
 _DEFAULTS: Final = HttpSettings()
-FindRoute = Callable[[RouteContext, RequestHead], tuple[Ask, Route] | None]
+FindRoute = Callable[[RouteContext, RequestHead], Found | None]
 """Returns what a request asks for, and its route; None for a request of another protocol."""
 _NO_INFERENCE: Final = {
     verb: FixedRoute(
@@ -42,6 +42,12 @@ _NO_INFERENCE: Final = {
     for verb in ("infer", "generate", "generate_stream")
 }
 _NOT_FOUND: Final = FixedRoute(404, JSON_HEADERS, encode_error("Not Found"))
+
+
+def web_origins(settings: HttpSettings) -> WebOriginPolicy:
+    """Return which web pages may use the management APIs of a front."""
+    hosts = (*settings.allow_hosts, socket.gethostname())
+    return WebOriginPolicy(settings.address, settings.allow_origins, hosts)
 
 
 class HttpFront:
@@ -77,9 +83,7 @@ class HttpFront:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._guard = guard
         self._restrictions = settings.restrictions
-        self._web_origins = WebOriginPolicy(
-            settings.address, settings.allow_origins, (*settings.allow_hosts, socket.gethostname())
-        )
+        self._web_origins = web_origins(settings)
         self._rest_api = build_rest_api(service, settings.max_input_size, observer, metrics_port)
         self._context = RouteContext(
             service,
@@ -123,7 +127,7 @@ class HttpFront:
         """Return the route of a request."""
         for find in self._compatible:
             if (found := find(self._context, head)) is not None:
-                return guarded_route(self._guard, found[0], head, self._refusal(head, found[0]) or found[1])
+                return self.answered(head, found)
         if "%" in head.path:
             head = self._named(head)
         match = _INFER_PATH.fullmatch(head.path)
@@ -134,6 +138,12 @@ class HttpFront:
             return _NOT_FOUND
         route = self._refusal(head, ask) or self._free_route(head, match)
         return guarded_route(self._guard, ask, head, route)
+
+    def answered(self, head: RequestHead, found: Found) -> Route:
+        """Return a route of another protocol, for clients that may."""
+        route = self._refusal(head, found.ask) or found.route
+        guarded = guarded_route(self._guard, found.ask, head, route)
+        return guarded if found.outer is None else found.outer(guarded)
 
     def _named(self, head: RequestHead) -> RequestHead:
         """Return a request with the model's name for its percent-encoded form, which no model here has.

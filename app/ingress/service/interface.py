@@ -36,6 +36,9 @@ class InferenceService(Protocol):
     async def wait_loaded(self, entry: VersionEntry) -> None:
         """Wait until an idle version, of a `NotLoaded` error, is loaded; raise `InferError` if it is not."""
 
+    def served(self) -> list[VersionEntry]:
+        """Return the READY versions, by name and version."""
+
     def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
         """`resolve` for an endpoint that sends one response to a request; the error text names it.
 

@@ -37,6 +37,7 @@ class Flag(Limits, frozen=True):
         per_unit: value of the flag for 1 in the field: 1000 for milliseconds kept as seconds.
         parse: makes the field's value from the text; raises ValueError.
         repeats: `parse` receives the texts of all occurrences, as a tuple.
+        words: a value without ":" on a command line has two more words behind it: `A K V` is `A:K=V`.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Flag(Limits, frozen=True):
     per_unit: int = 1
     parse: Callable[[Any], Any] | None = None
     repeats: bool = False
+    words: bool = False
 
 
 class Section(msgspec.Struct, frozen=True):

@@ -96,6 +96,9 @@ class FakeService:
         config = self.config.SerializeToString()
         return VersionEntry(name, 1, ModelState.READY, config=config, labels=labels)
 
+    def served(self) -> list[VersionEntry]:
+        return [self.resolve("identity")]
+
     def resolve_single(self, name: str, version: str, endpoint: str) -> VersionEntry:
         entry = self.resolve(name, version)
         if entry.decoupled:

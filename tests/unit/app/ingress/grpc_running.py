@@ -91,6 +91,9 @@ class FakeService:
         labels: dict[str, tuple[str, ...]] = {"OUTPUT": ("zero", "one", "two")}
         return VersionEntry(name, 1, ModelState.READY, config=config.SerializeToString(), labels=labels)
 
+    def served(self) -> list[VersionEntry]:
+        return []
+
     def resolve_single(self, name: str, version: str, endpoint: Any) -> Any:
         entry = self.resolve(name, version)
         if entry.decoupled:

@@ -1,0 +1,93 @@
+"""The routes of OpenAI's API, on the port of HTTP or on one of their own."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import unquote
+
+from app.ingress.access.guard import Ask
+from app.ingress.http1.exchange import Route
+from app.ingress.openai.catalog import Catalog
+from app.ingress.openai.exchange import OpenAIRoute, PreflightRoute, RefusedRoute
+from app.ingress.openai.management import LoadRoute, ModelsRoute
+from app.ingress.rest.context import Found, RouteContext
+from app.protocol.http.http1 import RequestHead
+from app.protocol.http.web_origin import WebOriginPolicy
+from app.protocol.openai.errors import answer, invalid, restricted, unknown_url, wrong_method
+from app.settings.openai import OpenAISettings
+from app.settings.settings import ServerSettings
+
+_MODEL: Final = re.compile(r"/v1/models(?:/([^/]+)(?:/(load|unload))?)?/?")
+_OPEN: Final = Ask("health", open=True)
+
+MakeRoute = Callable[[RouteContext, Catalog, OpenAISettings, RequestHead], Route]
+INFERENCES: Final[dict[str, MakeRoute]] = {}
+"""What answers a path of inference."""
+
+
+class OpenAIRoutes:
+    """Finds the routes of requests.
+
+    Args:
+        settings: of the server.
+        web_origins: which pages may ask.
+    """
+
+    def __init__(self, settings: ServerSettings, web_origins: WebOriginPolicy) -> None:
+        self._settings = settings.openai
+        self._explicit = settings.repository.control_mode == "explicit"
+        self._web_origins = web_origins
+
+    def find(self, context: RouteContext, head: RequestHead) -> Found | None:
+        """Return what a request asks for, and its route; None for a request of another protocol."""
+        path = head.path.rstrip("/")
+        if path not in INFERENCES and not path.startswith("/v1/"):
+            return None
+        return self.wrapped(head, self._find(context, head, path))
+
+    def wrapped(self, head: RequestHead, found: Found) -> Found:
+        """Return a route that answers in OpenAI's form, and pages of sites that may ask alone."""
+        origin = head.get(b"origin") or ""
+        asks_as_page = bool(origin) or head.method != "POST"  # browsers send an origin with each POST
+        text = self._web_origins.refusal(head.get(b"origin"), head.get(b"host")) if asks_as_page else ""
+        if text:
+            found, origin = Found(_OPEN, RefusedRoute(answer(invalid(text))._replace(status=403))), ""
+        return found._replace(outer=lambda route: OpenAIRoute(route, origin))
+
+    def unless_restricted(self, head: RequestHead, group: str, found: Found) -> Found:
+        """Return a route, or a refusal without the header that its group requires."""
+        restriction = self._settings.restrictions.get(group)
+        if restriction is None:
+            return found
+        sent = head.get(restriction.header.lower().encode())
+        if restriction.accepts(None if sent is None else sent.encode("latin-1")):
+            return found
+        return Found(_OPEN, RefusedRoute(restricted(restriction.header)))
+
+    def _find(self, context: RouteContext, head: RequestHead, path: str) -> Found:
+        method = head.method
+        if method == "OPTIONS":
+            return Found(_OPEN, PreflightRoute(head.get(b"origin") or ""))
+        catalog = Catalog(context.service, self._settings)
+        if (make := INFERENCES.get(path)) is not None:
+            if method != "POST":
+                return Found(_OPEN, RefusedRoute(answer(wrong_method(method, path))))
+            route = make(context, catalog, self._settings, head)
+            return self.unless_restricted(head, "inference", Found(Ask("inference"), route))
+        match = _MODEL.fullmatch(path)
+        if match is None:
+            return Found(_OPEN, RefusedRoute(answer(unknown_url(method, path))))
+        return self.unless_restricted(
+            head, "model-repository", self._of_models(context, catalog, method, path, match)
+        )
+
+    def _of_models(
+        self, context: RouteContext, catalog: Catalog, method: str, path: str, match: re.Match[str]
+    ) -> Found:
+        name, verb = unquote(match[1] or ""), match[2]
+        if method != ("POST" if verb else "GET"):
+            return Found(_OPEN, RefusedRoute(answer(wrong_method(method, path))))
+        if verb:
+            ask = Ask("model-repository", name, action=verb)
+            return Found(ask, LoadRoute(context, catalog, name, verb == "load", self._explicit))
+        return Found(Ask("metadata", name), ModelsRoute(context, catalog, name))
