@@ -6,7 +6,7 @@ An interval is what one ingress reports at once, a second's answers, or as many 
 enough answers of both versions. The test's unit is the interval: a burst, or a stalled machine, counts once,
 however many requests it delays. Each gives a number of -1 to 1, by how much more of the candidate's answers
 are slow. Of versions that are alike its expectation is 0, whatever the load. The evidence is the wealth of
-one who bets on more than `TOLERANCE`: were there no more, it would ever exceed 1,000 once in 1,000 rollouts,
+one who bets on more than a tolerance: were there no more, it would ever exceed 1,000 once in 1,000 rollouts,
 however often one looks (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
 2023).
 """
@@ -26,6 +26,12 @@ from deployments.rollout.judging.odds import Counted, Odds, Shares
 
 TOLERANCE: Final = 0.02
 """The share of slow answers that the candidate may have more than the stable version."""
+MEDIAN_TOLERANCE: Final = 0.2
+"""The share of the candidate's executions that may be longer than `ratio` times the stable version's median.
+
+It is what it has more than the stable version. A busy machine delays the slowest executions of both, and the
+quantile of a rule with them, so that a candidate 1.5 times as slow has no more above it; the median stays.
+"""
 MIN_STABLE: Final = 20
 """Answers of the stable version in an interval, without which its quantile says little."""
 _COLD_US: Final = 1000.0
@@ -37,6 +43,7 @@ _LARGEST_BET: Final = 0.9
 """Of the wealth. A candidate 1.5 times as slow is found in half the time that a half takes."""
 _LARGEST_EXCESS: Final = 0.3
 """Of an interval: so that 31 bad intervals are needed for an alarm, and trouble of seconds is none."""
+_LARGEST_MEDIAN_EXCESS: Final = _LARGEST_EXCESS + MEDIAN_TOLERANCE - TOLERANCE
 _LATE_EXCESS: Final = 1.0
 """Of requests that take ten times as long as the slowest usually do: 12 intervals are needed."""
 _MEMORY: Final = 0.99
@@ -80,7 +87,7 @@ class Bet(msgspec.Struct, frozen=True):
     sum: float = 0.0
     squares: float = 0.25
 
-    def after(self, interval: Interval, most: float = _LARGEST_EXCESS) -> "Bet":
+    def after(self, interval: Interval, most: float = _LARGEST_EXCESS, tolerance: float = TOLERANCE) -> "Bet":
         """Return the evidence with one more interval, on which the bet was placed before it was seen.
 
         Counting no more than `most` of it only lowers what is expected, and with that the evidence.
@@ -89,10 +96,10 @@ class Bet(msgspec.Struct, frozen=True):
             return self
         excess = min((interval.slow - interval.expected) / interval.total, most)
         mean, variance = self.sum / self.weight, max(self.squares / self.weight, 1e-4)
-        edge = mean - TOLERANCE
+        edge = mean - tolerance
         bet = min(max(edge / (variance + edge * edge), 0.0), _LARGEST_BET)
         return Bet(
-            self.log_evidence + math.log1p(bet * (excess - TOLERANCE)),
+            self.log_evidence + math.log1p(bet * (excess - tolerance)),
             self.intervals + 1,
             self.seen.and_also(interval),
             self.weight * _MEMORY + 1,
@@ -128,6 +135,7 @@ class Intervals(msgspec.Struct, frozen=True):
         counted: numbers of requests of those that are not over, by who reports them.
         latency: the evidence of answers' durations.
         compute: the evidence of executions' durations.
+        compute_median: the same, beside the stable version's median.
         late: the evidence of requests that were late.
         failures, refusals: the evidence of requests that failed, or were refused.
     """
@@ -136,6 +144,7 @@ class Intervals(msgspec.Struct, frozen=True):
     counted: dict[str, Counted] = {}
     latency: Bet = Bet()
     compute: Bet = Bet()
+    compute_median: Bet = Bet()
     late: Bet = Bet(weight=0.25, sum=0.1, squares=0.05)
     failures: Odds = Odds()
     refusals: Odds = Odds()
@@ -174,7 +183,7 @@ class Intervals(msgspec.Struct, frozen=True):
         return judged._judge_durations(rules)
 
     def _judge_durations(self, rules: JudgeRules) -> "Intervals":
-        latency = compute = Interval()
+        latency = compute = compute_median = Interval()
         left = {}
         for source, pending in self.pending.items():
             ended = None
@@ -184,11 +193,22 @@ class Intervals(msgspec.Struct, frozen=True):
             if rules.compute and ended is None:
                 executions = pending.stable_executions, pending.candidate_executions
                 ended = compare_executions(rules.compute, *executions)
-                compute = compute.and_also(ended or Interval())
+                if ended is not None:
+                    compute = compute.and_also(ended)
+                    median = compare_executions(
+                        msgspec.structs.replace(rules.compute, quantile=0.5), *executions
+                    )
+                    compute_median = compute_median.and_also(median or Interval())
             if ended is None:
                 left[source] = pending
         return msgspec.structs.replace(
-            self, pending=left, latency=self.latency.after(latency), compute=self.compute.after(compute)
+            self,
+            pending=left,
+            latency=self.latency.after(latency),
+            compute=self.compute.after(compute),
+            compute_median=self.compute_median.after(
+                compute_median, _LARGEST_MEDIAN_EXCESS, MEDIAN_TOLERANCE
+            ),
         )
 
 

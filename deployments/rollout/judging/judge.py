@@ -15,7 +15,7 @@ from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
 from app.core.rollout.spec import ComputeRule, ErrorRule, JudgeRules, LatencyRule
 from app.core.rollout.statistics import ONE_SIDED_95, wilson
 from app.core.rollout.status import Verdict
-from deployments.rollout.judging.intervals import TOLERANCE, UNSEEN, Bet, Intervals, enough
+from deployments.rollout.judging.intervals import MEDIAN_TOLERANCE, TOLERANCE, UNSEEN, Bet, Intervals, enough
 from deployments.rollout.judging.odds import Odds, Shares
 
 _MOST: Final = math.log(1e300)
@@ -88,9 +88,19 @@ def _findings(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> It
     if rules.latency and intervals.late.seen.slow:
         yield _late(intervals.late)
     if rules.latency and intervals.latency.intervals:
-        yield _durations("latency", "answers", rules.latency, intervals.latency)
+        quantile = _quantile(rules.latency)
+        yield _durations("latency", f"answers took longer than {quantile}", intervals.latency, TOLERANCE)
     if rules.compute and intervals.compute.intervals:
-        yield _durations("compute", "executions", rules.compute, intervals.compute)
+        limits = {
+            "compute": (_quantile(rules.compute), intervals.compute, TOLERANCE),
+            "compute_median": (
+                f"{rules.compute.ratio:g} times the stable version's median",
+                intervals.compute_median,
+                MEDIAN_TOLERANCE,
+            ),
+        }
+        for name, (limit, bet, tolerance) in limits.items():
+            yield _durations(name, f"executions took longer than {limit}", bet, tolerance)
     if mirror.compared:
         yield from _output(rules, mirror)
 
@@ -134,12 +144,15 @@ def _late(bet: Bet) -> Finding:
     return Finding("late", math.exp(min(bet.log_evidence, _MOST)), text)
 
 
-def _durations(name: str, what: str, rule: LatencyRule | ComputeRule, bet: Bet) -> Finding:
+def _quantile(rule: LatencyRule | ComputeRule) -> str:
+    return f"{rule.ratio:g} times the stable version's {rule.quantile:.4g} quantile"
+
+
+def _durations(name: str, what: str, bet: Bet, tolerance: float) -> Finding:
     slow, expected, total = bet.seen
     text = (
-        f"{name}: {Sample(slow, total)} of the candidate's {what} took longer than {rule.ratio:g} times the"
-        f" stable version's {rule.quantile:.4g} quantile at the same time, of the stable version's"
-        f" {expected / total:.2%}; {_allowed(TOLERANCE)} more"
+        f"{name}: {Sample(slow, total)} of the candidate's {what} at the same time, of the stable version's"
+        f" {expected / total:.2%}; {_allowed(tolerance)} more"
     )
     return Finding(name, math.exp(min(bet.log_evidence, _MOST)), text)
 

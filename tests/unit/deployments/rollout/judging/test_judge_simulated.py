@@ -200,7 +200,33 @@ def test_a_slow_candidate_whose_small_batches_hide_it_is_found_by_its_executions
         total, intervals = total + last + seen, intervals.add("", last).add("ingress", seen)
         intervals = intervals.judged(JudgeRules())
     verdict = judge(JudgeRules(), total, intervals)
-    assert [alarm.partition(":")[0] for alarm in verdict.alarms] == ["compute"]
+    assert [alarm.partition(":")[0] for alarm in verdict.alarms] == ["compute", "compute_median"]
+
+
+def delayed(rng: np.random.Generator, seconds: int, slower: float) -> Iterator[Outcomes]:
+    """Simulate executions on a busy machine; yield the outcomes of each second, 190 to 10.
+
+    They take 30 ms, and 5 to 45 % of them wait for up to 60 ms more; how many changes each ten seconds.
+    """
+    busy = np.repeat(rng.uniform(0.1, 0.9, seconds // 10 + 1), 10)
+    for second in range(seconds):
+        waits = rng.random() < busy[second]
+        seen = []
+        for executions, factor in ((190, 1.0), (10, slower)):
+            us = 30_000 * rng.lognormal(0, 0.02, executions)
+            us *= 1 + (factor - 1) * rng.lognormal(0, 0.1, executions)
+            us += waits * (rng.random(executions) < 0.5) * rng.uniform(0, 60_000, executions)
+            buckets = np.ceil(np.log(us) / np.log(LATENCY_RATIO)).astype(int).tolist()
+            seen.append(VersionOutcomes(executions={0: dict(Counter(buckets))}))
+        stable, candidate = seen
+        yield Outcomes(stable, candidate)
+
+
+@pytest.mark.parametrize(("slower", "caught"), [(1.0, 0), (1.25, 0), (1.5, 20), (2.0, 20)])
+def test_a_candidate_1_5_times_as_slow_is_found_on_a_busy_machine(slower: float, caught: int) -> None:
+    """Of 20 rollouts of 5 minutes; the slowest executions of both versions are those that wait."""
+    rng = np.random.default_rng(11)
+    assert sum(bool(alarms(COMPUTE, delayed(rng, 300, slower))) for _ in range(20)) == caught
 
 
 def requests_of(last: Outcomes) -> Outcomes:
