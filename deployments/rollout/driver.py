@@ -181,8 +181,13 @@ class RolloutDriver:
             await self._models.load_quietly(record.name, begin=self._as_it_is)
 
     async def _as_it_is(self, offer: Offer) -> Offer:
-        """Leave out newer versions of a load that nobody has requested: they would serve unjudged."""
-        return offer.without_newer(self._rollouts.answering(offer.name, offer.ready))
+        """Leave out newer versions of a load that nobody has requested: they would serve unjudged.
+
+        A rollout that somebody has started before that load goes on.
+        """
+        record = self._rollouts.record(offer.name)
+        candidate = record.status.candidate if record is not None and record.on else 0
+        return offer.without_newer(max(candidate, self._rollouts.answering(offer.name, offer.ready)))
 
     async def _read_executions(self, record: Record) -> None:
         try:

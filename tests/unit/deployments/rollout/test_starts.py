@@ -75,6 +75,21 @@ async def test_a_version_that_appears_before_a_rollout_is_done_waits_for_its_sta
     assert made.table.resolve("m").version == 2 and ready(made) == [2, 3]
 
 
+async def test_the_load_that_ends_a_rollout_lets_the_next_one_go_on(rollouts: RolloutBench) -> None:
+    """The start may be ahead of it, where many models wait for a load."""
+    made = await rollouts.serving(policy=None)
+    driver = made._rollouts
+    for version in (2, 3):
+        rollouts.bench.add("m", versions=(version,))
+        assert (await act(made, "start", spec={"steps": [50], "keep_stable_seconds": 60})).state is STEP
+        if version == 2:
+            await act(made, "promote")
+            await rollouts.after(made, 61)
+    await driver._models.load_quietly("m", begin=driver._as_it_is)
+    rolled = await status(made)
+    assert (rolled.stable, rolled.candidate, rolled.state) == (2, 3, STEP) and ready(made) == [2, 3]
+
+
 async def test_behind_a_load_that_serves_the_version_at_once(rollouts: RolloutBench) -> None:
     made = await rollouts.serving(policy=None)
     loading = await reloading(rollouts, made)
