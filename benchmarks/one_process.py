@@ -24,7 +24,7 @@ from app.routing.pools import Pools
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.settings.load import from_args
 from app.transport.channel.server import ChannelServer
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from app.transport.settings import TransportSettings
 from backends.registry.configuration import normalise
 from benchmarks.servers import free_ports

@@ -52,7 +52,7 @@ class Cell(NamedTuple):
 def serve_replica(model: str, directory: Path, data_plane: str) -> None:
     """Load an example model and answer a channel until the parent closes the pipe."""
     from app.transport.channel.server import ChannelServer
-    from app.transport.event_loop_thread import LoopThread, freeze_heap
+    from app.transport.loops.thread import LoopThread, freeze_heap
     from app.transport.memory.client_regions import use_mappings
     from app.transport.settings import TransportSettings
     from benchmarks.one_process import KEY
@@ -100,7 +100,7 @@ def _spec(model: str, directory: Path, data_plane: str) -> Any:
 
 def serve_ingress(model: str, address: str, data_plane: str) -> None:
     """Serve both fronts in front of one replica until the parent closes the pipe."""
-    from app.transport.event_loop_thread import LoopThread, freeze_heap
+    from app.transport.loops.thread import LoopThread, freeze_heap
 
     plane = LoopThread("data-plane")
     kept: list[Any] = []

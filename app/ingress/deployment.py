@@ -37,7 +37,7 @@ from app.routing.pools import Pools
 from app.routing.table import NotLoaded, RoutingTable
 from app.routing.waiting_room import resolve_loaded
 from app.settings.settings import ServerSettings
-from app.transport.event_loop_thread import LoopThread, freeze_heap
+from app.transport.loops.thread import LoopThread, freeze_heap
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from app.core.config.model_config import input_specs
 from app.core.errors import unavailable
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Parameters, RequestedOutput, Tensor, failed
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 
 Arrays = dict[str, npt.NDArray[Any]]
 Send = Callable[[InferRequest, Sink], Callable[[], None]]

@@ -49,4 +49,4 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat: float = 1.0
     """Time between two pings of a client; a server that misses three is suspected, and avoided."""
     busy_poll_us: int = 200
-    """How long an end polls for what its peer sends next, before it sleeps (`app/transport/busy_poll.py`)."""
+    """How long an end polls for what its peer sends next, before it sleeps (`loops/busy_poll.py`)."""

@@ -27,15 +27,15 @@ from app.rollout.reporter import OutcomeReporter
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.pools import Pools
 from app.routing.table import NotLoaded, VersionEntry
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.inline import InlineEventLoop
+from app.transport.loops.suspension import ResponseFuture, count_waiting, current_watchdog
+from app.transport.loops.thread import LoopThread
 from backends.base import Request
 from backends.python.api.calls import Calls
 from backends.python.api.errors import TritonModelException
 from backends.python.api.event_loop import EventLoop
 from deployments.bls.calls import BlsCall
 from deployments.bls.cluster import Cluster, RayCluster
-from deployments.event_loop_execution.inline_loop import InlineEventLoop
-from deployments.event_loop_execution.suspension import ResponseFuture, count_waiting, current_watchdog
 from deployments.spec import ModelSpec
 
 T = TypeVar("T")

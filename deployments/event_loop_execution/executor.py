@@ -10,13 +10,13 @@ from functools import partial
 from time import monotonic_ns
 from typing import Final, Generic, Protocol, TypeVar
 
-from app.transport.borrowable_loop import runs_on_own_thread
-from app.transport.reads import call_after_read
+from app.transport.loops.borrowable import runs_on_own_thread
+from app.transport.loops.reads import call_after_read
+from app.transport.loops.suspension import run_suspendable, wait_time
+from app.transport.loops.watchdog import LoopWatchdog
 from backends.base import Backend, Instance
 from backends.parameters import parse_boolean
 from deployments.event_loop_execution.policy import TURN_NS, ExecutionHistory, may_execute_on_loop
-from deployments.event_loop_execution.suspension import run_suspendable, wait_time
-from deployments.event_loop_execution.watchdog import LoopWatchdog
 
 BatchT = TypeVar("BatchT")
 

@@ -12,9 +12,9 @@ from typing import Protocol
 from app.core.errors import ErrorCode, Failure, FailureReason, InferError
 from app.core.system.main_thread import new_thread
 from app.core.tensors import SequenceId
+from app.transport.loops.watchdog import LoopWatchdog
 from backends.base import Backend, Begun, Instance
 from deployments.event_loop_execution.executor import EventLoopExecutor, is_eligible, needs_thread
-from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution import host_policy
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.execution.remote_executor import RemoteExecutor

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from app.core.failures import CANCELLED
+from app.transport.loops.watchdog import LoopWatchdog
 from backends.base import Backend, Instance
-from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from deployments.rate_limiting.client import Permits

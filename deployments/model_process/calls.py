@@ -8,7 +8,7 @@ import asyncio
 from typing import Any, Final
 
 from app.transport.channel.client import Channel
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from app.transport.settings import MIB, TransportSettings
 
 FOREVER_S: Final = 10.0 * 365 * 86400

@@ -20,7 +20,7 @@ from app.core.inference import Sink
 from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest
 from app.transport.channel.server import ChannelServer
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from deployments.model_process.activity import Activity
 from deployments.model_process.calls import HOST_SETTINGS
 from deployments.model_process.handle_channel import HandleChannel

@@ -26,7 +26,7 @@ from app.core.system.processes import count_with
 from app.core.system.tasks import Tasks
 from app.ray_adapter.serve import replicas
 from app.transport.channel.client import Channel
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from deployments.execution.instance_thread import record_activity_in
 from deployments.model_process.activity import Activity
 from deployments.model_process.calls import FOREVER_S, HOST_SETTINGS, HostCluster

@@ -16,10 +16,10 @@ from app.core.config.validation import validate_instances
 from app.core.errors import InferError, internal
 from app.core.installed.installation import SERVER_PYTHON
 from app.core.system.tasks import Tasks
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
+from app.transport.loops.watchdog import LoopWatchdog
 from backends.base import Backend, Instance, Model
 from backends.registry.configuration import normalise
-from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution.execution_limit import ExecutionLimit, seconds_allowed
 from deployments.execution.instance_groups import Placement, change, placements
 from deployments.execution.instance_thread import InstanceThread

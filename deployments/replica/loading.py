@@ -13,7 +13,7 @@ from app.core.installed.installation import SERVER_PYTHON
 from app.core.observability.latencies import unknown_families
 from app.core.observability.statistics import Statistics
 from app.core.system.main_thread import call_on_main
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from app.transport.memory.shared_pool import allocate
 from backends.base import Backend, Model
 from backends.registry.configuration import normalise, validate

@@ -16,7 +16,7 @@ from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest
 from app.native.choice import is_native
 from app.transport.channel.server import ChannelServer
-from app.transport.event_loop_thread import LoopThread, freeze_heap
+from app.transport.loops.thread import LoopThread, freeze_heap
 from app.transport.memory.client_regions import use_mappings
 from backends.registry.place import BackendPlace
 from deployments.replica.control import ReplicaHandler

@@ -19,7 +19,7 @@ from app.core.system.numpy_threads import follow_variable
 from app.ray_adapter.node import listen_host, node_id, replica_rank
 from app.ray_adapter.orphans import end_with_raylet
 from app.routing.handle_calls import HandleCalls
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from backends.registry.place import BackendPlace
 from deployments.bls.cluster import RayCluster
 from deployments.execution.execution_limit import seconds_allowed

@@ -3,7 +3,7 @@
 from typing import Final
 
 from app.core.tensors import InferRequest
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from backends.python.api.calls import executing
 from deployments.bls.service import Connection, ModelCalls
 from deployments.spec import ModelSpec

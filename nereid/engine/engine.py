@@ -42,7 +42,7 @@ from app.routing.table import RoutingTable, VersionEntry
 from app.routing.targets import Tap
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
-from app.transport.event_loop_thread import LoopThread, freeze_heap
+from app.transport.loops.thread import LoopThread, freeze_heap
 from backends.python.api import server_api
 from deployments.bls.service import Connection
 from nereid.engine.arrays import Arrays, arrays, only, settle, tensor_of

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from app.core.observability.statistics import CustomFamily
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from backends.python.api import metrics
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import labels_of, load_model

@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.inference import Cancel, Sink, cancel_nothing
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from backends.base import Request
 from deployments.bls.service import Connection
 from nereid.engine.calls import LocalCalls

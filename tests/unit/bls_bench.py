@@ -12,7 +12,7 @@ from app.core import inference
 from app.core.errors import unavailable
 from app.core.tensors import InferRequest
 from app.routing.table import VersionEntry
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from backends.python.api import server_api
 from deployments.bls.cluster import Cluster
 from deployments.bls.service import Connection, ModelCalls

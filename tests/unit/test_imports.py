@@ -28,7 +28,7 @@ app.ingress: app.access app.cache app.core app.core.files app.core.observability
     app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc
     app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest app.ingress.service
     app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve app.rollout app.routing
-    app.settings app.transport app.transport.memory
+    app.settings app.transport.loops app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory
@@ -47,9 +47,9 @@ app.ingress.metrics: app.access app.core app.core.installed app.core.observabili
     app.core.system app.ingress.access app.ingress.http1 app.ingress.net app.ingress.service
     app.protocol.http app.rollout app.routing app.settings
 app.ingress.net: app.core app.core.system app.protocol.grpc
-app.ingress.openai: app.core app.core.config app.core.system app.ingress.access app.ingress.compatible
-    app.ingress.http1 app.ingress.metrics app.ingress.rest app.ingress.service app.protocol
-    app.protocol.http app.protocol.openai app.routing app.settings
+app.ingress.openai: app.core app.core.config app.ingress.access app.ingress.compatible app.ingress.http1
+    app.ingress.metrics app.ingress.rest app.ingress.service app.protocol.http app.protocol.openai
+    app.routing app.settings
 app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
     app.native app.protocol app.protocol.http app.routing app.settings
@@ -72,13 +72,15 @@ app.ray_adapter.local: app.core.files app.core.system
 app.ray_adapter.serve: app.core
 app.rollout: app.core app.core.config app.core.rollout app.routing
 app.routing: app.core app.core.config app.core.observability app.core.rollout app.core.system
-    app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel app.transport.memory
+    app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
+    app.transport.memory
 app.settings: app.core app.core.config app.core.files app.core.installed app.core.observability
     app.core.system app.native app.protocol app.settings.flag app.transport
 app.settings.flag: app.access app.core.installed app.core.observability app.protocol
-app.transport: app.core.system
-app.transport.channel: app.core app.core.files app.core.system app.transport app.transport.memory
-    app.transport.wire
+app.transport:
+app.transport.channel: app.core app.core.files app.core.system app.transport app.transport.loops
+    app.transport.memory app.transport.wire
+app.transport.loops: app.core.system
 app.transport.memory: app.core app.transport
 app.transport.wire: app.core app.native app.transport app.transport.memory
 backends: app.core app.core.config app.core.files app.core.observability app.core.system
@@ -111,14 +113,14 @@ backends.tensorflow: app.core app.core.config app.core.files backends
 backends.tensorrt: app.core app.core.config app.core.files backends backends.cuda
 deployments: app.core app.core.installed app.core.observability app.transport
 deployments.bls: app.core app.core.observability app.core.system app.dispatch app.ray_adapter
-    app.ray_adapter.serve app.rollout app.routing app.transport backends backends.python.api deployments
-    deployments.event_loop_execution deployments.execution
+    app.ray_adapter.serve app.rollout app.routing app.transport.loops backends backends.python.api
+    deployments deployments.execution
 deployments.builder: app.core app.ray_adapter.serve
 deployments.environments: app.core app.core.files backends backends.python.worker backends.registry
     deployments.model_store
-deployments.event_loop_execution: app.transport backends
+deployments.event_loop_execution: app.transport.loops backends
 deployments.execution: app.core app.core.config app.core.files app.core.observability app.core.system
-    backends deployments.event_loop_execution deployments.rate_limiting
+    app.transport.loops backends deployments.event_loop_execution deployments.rate_limiting
 deployments.manager: app.core app.core.config app.core.files app.core.observability app.core.rollout
     app.core.system app.ray_adapter app.ray_adapter.serve app.routing app.settings backends.registry
     deployments deployments.manager.serve deployments.model_store deployments.residency deployments.rollout
@@ -126,15 +128,15 @@ deployments.manager: app.core app.core.config app.core.files app.core.observabil
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
     app.transport app.transport.channel deployments
 deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
-    app.ray_adapter.local app.ray_adapter.serve app.transport app.transport.channel deployments
-    deployments.bls deployments.execution deployments.replica deployments.scheduling.dynamic
+    app.ray_adapter.local app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
+    deployments deployments.bls deployments.execution deployments.replica deployments.scheduling.dynamic
 deployments.model_store: app.core app.core.config app.core.files app.settings backends backends.registry
     deployments
 deployments.rate_limiting: app.core app.core.config app.core.files
 deployments.replica: app.cache app.core app.core.config app.core.files app.core.installed
     app.core.observability app.core.rollout app.core.system app.native app.ray_adapter.serve app.transport
-    app.transport.channel app.transport.memory app.transport.wire backends backends.python.api
-    backends.registry deployments deployments.bls deployments.environments deployments.event_loop_execution
+    app.transport.channel app.transport.loops app.transport.memory app.transport.wire backends
+    backends.python.api backends.registry deployments deployments.bls deployments.environments
     deployments.execution deployments.model_store deployments.rate_limiting deployments.scheduling
     deployments.scheduling.dynamic
 deployments.residency: app.core app.core.system app.routing app.settings deployments
@@ -145,14 +147,14 @@ deployments.rollout.judging: app.core.rollout
 deployments.rollout.storage: app.core app.core.files deployments
 deployments.scaling: app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel deployments
 deployments.scheduling: app.core app.core.observability deployments.execution
-deployments.scheduling.dynamic: app.core app.core.observability app.core.system app.transport backends
+deployments.scheduling.dynamic: app.core app.core.observability app.core.system app.transport.loops backends
     backends.registry deployments deployments.execution deployments.scheduling
 deployments.scheduling.registry: app.core app.core.observability backends deployments
     deployments.scheduling.dynamic deployments.scheduling.sequence
 deployments.scheduling.sequence: app.core app.core.config app.core.observability deployments.execution
     deployments.scheduling deployments.scheduling.dynamic
 deployments.serve_replica: app.core app.core.observability app.core.system app.ray_adapter
-    app.ray_adapter.serve app.routing app.transport backends.registry deployments deployments.bls
+    app.ray_adapter.serve app.routing app.transport.loops backends.registry deployments deployments.bls
     deployments.execution deployments.model_process deployments.replica deployments.scheduling.dynamic
 nereid:
 nereid.backend: app.core backends
@@ -170,9 +172,9 @@ nereid.console: app.core app.core.config app.core.files app.core.installed app.c
 nereid.deployments: deployments
 nereid.engine: app.core app.core.config app.core.files app.core.observability app.core.rollout
     app.core.system app.dispatch app.ingress app.ingress.service app.ingress.tracing app.ray_adapter.serve
-    app.routing app.settings app.transport app.transport.channel backends.python.api deployments
-    deployments.bls deployments.manager deployments.model_store deployments.replica deployments.rollout
-    deployments.scheduling.dynamic
+    app.routing app.settings app.transport app.transport.channel app.transport.loops backends.python.api
+    deployments deployments.bls deployments.manager deployments.model_store deployments.replica
+    deployments.rollout deployments.scheduling.dynamic
 nereid.inprocess: app.core app.core.config app.core.installed app.core.observability app.ingress.metrics
     app.protocol.http app.settings app.settings.flag backends.python.api nereid nereid.engine
 nereid.migrate: app.core app.protocol app.protocol.tfserving
@@ -180,8 +182,8 @@ nereid.offline: app.core app.core.installed app.protocol app.settings app.settin
     nereid_client.tools
 nereid.raised: app.core
 nereid.server: app.settings app.settings.flag
-nereid.testing: app.core app.core.config app.transport backends backends.python.api deployments.bls nereid
-    nereid.engine
+nereid.testing: app.core app.core.config app.transport.loops backends backends.python.api deployments.bls
+    nereid nereid.engine
 nereid_client:
 nereid_client.text:
 nereid_client.tools:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from app.core.tensors import Buffer
-from app.transport.busy_poll import BusyPoll
 from app.transport.channel.handshake import Peer, map_peer_arena
+from app.transport.loops.busy_poll import BusyPoll
+from app.transport.loops.reads import begin_read, end_read
 from app.transport.memory.arena import ArenaReader, ArenaWriter
 from app.transport.memory.lending import Borrower, Lender, Offer, released_key
 from app.transport.protocol import ProtocolError
-from app.transport.reads import begin_read, end_read
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_offer, decode_release, encode_offer, encode_release
 from app.transport.wire.frames import Frame, FrameDecoder, Kind, encode_frame

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final
 
 from app.core.observability.statistics import Statistics
-from app.transport.reads import call_after_read
+from app.transport.loops.reads import call_after_read
 from backends.strategy import BatchStrategy
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.normalise import without_instances
 from app.core.observability.statistics import ReplicaReport
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel

@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.routing.table import VersionEntry
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from backends.registry.configuration import normalise
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel

@@ -17,7 +17,7 @@ from app.ingress.fronts import Parts, open_fronts
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.tracing.observer import Observer
 from app.settings.load import from_args
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from tests.server import free_port
 from tests.unit.app.http_fakes import FakeService
 

@@ -20,7 +20,7 @@ from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.routing import handle_calls
 from app.routing.handle_calls import HandleCalls
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from backends.registry.configuration import normalise
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel

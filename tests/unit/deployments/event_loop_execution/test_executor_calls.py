@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from app.core.tensors import InferResponse
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from backends.base import Instance, Request
 from backends.python.api import server_api
 from deployments.bls.service import Connection, ModelCalls

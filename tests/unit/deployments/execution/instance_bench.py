@@ -9,8 +9,8 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import Failure
 from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.transport.loops.watchdog import LoopWatchdog
 from backends.base import Backend, Instance, Model, Request
-from deployments.event_loop_execution.watchdog import LoopWatchdog
 from deployments.execution.instance_thread import Batch, InstanceThread
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
 from tests.waiting import until

@@ -12,7 +12,7 @@ import psutil
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.channel.client import Channel
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from app.transport.settings import TransportSettings
 from deployments.model_process.host import ProcessReplica
 from deployments.replica.replica import Place

@@ -15,7 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.rate_limit import Demand
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from deployments.rate_limiting.client import Permits, RateLimiter
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel

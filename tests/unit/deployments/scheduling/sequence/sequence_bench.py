@@ -10,7 +10,7 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.thread import LoopThread
 from deployments.replica.loading import load_model
 from deployments.replica.served_model import ServedModel
 from tests.unit.deployments.served_model_bench import model_spec

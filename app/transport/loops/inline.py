@@ -1,7 +1,7 @@
 """Event loop driven by callbacks of another one, for coroutines of a model on the replica's loop.
 
-The only place that uses `asyncio.events._set_running_loop`, without which no second loop can run in a thread
-whose loop is running. Its test says what breaks on a Python that lacks it.
+Needs `asyncio.events._set_running_loop`, without which no second loop can run in a thread whose loop is
+running. Its test says what breaks on a Python that lacks it.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any
 
-from deployments.event_loop_execution.suspension import ResponseFuture, wait_time
-from deployments.event_loop_execution.watchdog import LoopWatchdog
+from app.transport.loops.suspension import ResponseFuture, wait_time
+from app.transport.loops.watchdog import LoopWatchdog
 
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deployments.event_loop_execution.suspension import ResponseFuture, run_suspendable
-from deployments.event_loop_execution.watchdog import SLOW_S, STUCK_S, LoopWatchdog
+from app.transport.loops.suspension import ResponseFuture, run_suspendable
+from app.transport.loops.watchdog import SLOW_S, STUCK_S, LoopWatchdog
 
 
 class Clock:

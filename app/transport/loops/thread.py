@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
-from app.transport.borrowable_loop import BorrowableLoop
+from app.transport.loops.borrowable import BorrowableLoop
 
 T = TypeVar("T")
 

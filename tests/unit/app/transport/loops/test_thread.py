@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.transport import event_loop_thread
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops import thread
+from app.transport.loops.thread import LoopThread
 from tests.waiting import block_until
 
 
@@ -56,15 +56,15 @@ def test_old_garbage_is_collected_when_idle(plane: LoopThread) -> None:
 
 HEAP = """
 import psutil
-from app.transport import event_loop_thread
-event_loop_thread.freeze_heap()
+from app.transport.loops import thread
+thread.freeze_heap()
 pinned, large = [], []
 for _ in range(160):
     large.append(b"x" * (1 << 20))
     pinned.append(b"x" * 100_000)
 held = psutil.Process().memory_info().rss
 large.clear()
-event_loop_thread.trim_malloc(64 << 20)
+thread.trim_malloc(64 << 20)
 assert psutil.Process().memory_info().rss < held - (128 << 20)
 """
 
@@ -74,11 +74,11 @@ def test_little_freed_memory_is_kept_when_idle_for_long(
 ) -> None:
     """Once: what was returned still counts as free."""
     kept: list[int] = []
-    monkeypatch.setattr(event_loop_thread, "trim_malloc", kept.append)
-    monkeypatch.setattr(event_loop_thread, "_IDLE_OBJECTS", 1 << 30)
-    monkeypatch.setattr(event_loop_thread, "_FULL_PAUSE", 0)  # each collection returns memory
+    monkeypatch.setattr(thread, "trim_malloc", kept.append)
+    monkeypatch.setattr(thread, "_IDLE_OBJECTS", 1 << 30)
+    monkeypatch.setattr(thread, "_FULL_PAUSE", 0)  # each collection returns memory
     plane.schedule_gc(0.001)
-    block_until(lambda: len(kept) >= 2 * event_loop_thread._LONG_IDLE)
+    block_until(lambda: len(kept) >= 2 * thread._LONG_IDLE)
     assert kept.count(64 << 20) == 1 and max(kept) == 512 << 20
 
 

@@ -4,9 +4,9 @@ import asyncio
 import time
 from asyncio import events
 
-from deployments.event_loop_execution.inline_loop import InlineEventLoop
-from deployments.event_loop_execution.suspension import run_suspendable, wait_time
-from deployments.event_loop_execution.watchdog import LoopWatchdog
+from app.transport.loops.inline import InlineEventLoop
+from app.transport.loops.suspension import run_suspendable, wait_time
+from app.transport.loops.watchdog import LoopWatchdog
 
 
 async def test_private_asyncio_api_replaces_the_running_loop() -> None:

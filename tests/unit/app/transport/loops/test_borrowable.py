@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from app.transport.borrowable_loop import BorrowableLoop, runs_on_own_thread
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.borrowable import BorrowableLoop, runs_on_own_thread
+from app.transport.loops.thread import LoopThread
 from tests.waiting import block_until
 
 HERE = threading.get_ident

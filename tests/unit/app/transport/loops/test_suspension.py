@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from app.core.tensors import InferResponse
-from app.transport.event_loop_thread import LoopThread
+from app.transport.loops.suspension import ResponseFuture, run_suspendable, wait_time
+from app.transport.loops.thread import LoopThread
+from app.transport.loops.watchdog import LoopWatchdog
 from backends.python.api.event_loop import EventLoop
 from deployments.bls.service import ModelCalls
-from deployments.event_loop_execution.suspension import ResponseFuture, run_suspendable, wait_time
-from deployments.event_loop_execution.watchdog import LoopWatchdog
 from tests.unit.bls_bench import SPEC
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.core.tensors import InferResponse
-from app.transport import busy_poll
-from app.transport.busy_poll import BusyPoll
 from app.transport.channel.connection import Connection
+from app.transport.loops import busy_poll
+from app.transport.loops.busy_poll import BusyPoll
 from tests.unit.app.transport.conftest import Pair, infer, make_request
 from tests.waiting import until
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
 
-from deployments.event_loop_execution.watchdog import LoopWatchdog
+from app.transport.loops.watchdog import LoopWatchdog
 
 P = ParamSpec("P")
 T = TypeVar("T")

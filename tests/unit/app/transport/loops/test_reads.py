@@ -8,7 +8,7 @@ import pytest
 
 from app.core.inference import Sink
 from app.core.tensors import InferRequest
-from app.transport.reads import begin_read, call_after_read, end_read
+from app.transport.loops.reads import begin_read, call_after_read, end_read
 from tests.unit.app.transport.conftest import Pair, echo, infer, make_request
 from tests.waiting import until
 
