@@ -23,6 +23,8 @@ Format = Literal["vllm", "trtllm", "text", "vector", "pair"]
 
 MESSAGES: Final = "messages"
 """The input of a model that renders chats itself: a JSON object with `messages`, `tools` and `arguments`."""
+TOKEN_IDS: Final = "token_ids"
+"""The input of a model of vectors that takes the tokens of a text instead of the text."""
 _VLLM: Final = frozenset({"text_input", "stream", "sampling_parameters"})
 _TRTLLM: Final = frozenset({"text_input", "max_tokens", "stop_words"})
 _PAIR: Final = ("query", "document")
@@ -191,7 +193,9 @@ class _Tensors:
         if kind == "pair":
             fits = all(self._is_text(self.inputs.get(name)) for name in _PAIR)
             return _PAIR[0] if fits and not self._required(_PAIR) else ""
-        texts = [name for name, spec in self.inputs.items() if not spec.optional and self._is_text(spec)]
+        either = kind == "vector" and TOKEN_IDS in self.inputs
+        texts = [name for name, spec in self.inputs.items() if self._is_text(spec)]
+        texts = [name for name in texts if either or not self.inputs[name].optional]
         if len(texts) > 1 and self.renders:
             texts.remove(MESSAGES)
         return texts[0] if len(texts) == 1 and not self._required((texts[0], MESSAGES)) else ""

@@ -34,14 +34,16 @@ class TaskRoute(ABC):
     async def respond(self, exchange: Exchange, body: memoryview) -> None:
         """Answer a request; an exception is answered as an error."""
 
-    async def infer(self, exchange: Exchange, entry: VersionEntry, request: InferRequest) -> InferResponse:
+    async def infer(
+        self, exchange: Exchange, entry: VersionEntry, request: InferRequest, traceparent: str = ""
+    ) -> InferResponse:
         """Return the one response to a request; cancel it with the task.
 
         Raises:
             InferError: the inference failed, or had another number of responses.
         """
         single = SingleResponse()
-        call = self.context.send(exchange, entry, request, single.receive, "")
+        call = self.context.send(exchange, entry, request, single.receive, traceparent)
         try:
             return await single.future
         finally:

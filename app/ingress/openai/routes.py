@@ -10,6 +10,7 @@ from app.ingress.http1.exchange import Route
 from app.ingress.openai.catalog import Catalog
 from app.ingress.openai.exchange import OpenAIRoute, PreflightRoute, RefusedRoute
 from app.ingress.openai.management import LoadRoute, ModelsRoute
+from app.ingress.openai.vectors import EmbeddingsRoute, RerankRoute
 from app.ingress.rest.context import Found, RouteContext
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.web_origin import WebOriginPolicy
@@ -21,7 +22,10 @@ _MODEL: Final = re.compile(r"/v1/models(?:/([^/]+)(?:/(load|unload))?)?/?")
 _OPEN: Final = Ask("health", open=True)
 
 MakeRoute = Callable[[RouteContext, Catalog, OpenAISettings, RequestHead], Route]
-INFERENCES: Final[dict[str, MakeRoute]] = {}
+INFERENCES: Final[dict[str, MakeRoute]] = {
+    "/v1/embeddings": EmbeddingsRoute,
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RerankRoute),
+}
 """What answers a path of inference."""
 
 
