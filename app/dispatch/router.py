@@ -58,7 +58,7 @@ class Router:
         self._table_changed = asyncio.Event()
         self._tap = tap
         self._sequences = Sequences(pools)
-        self.ensembles = EnsembleRunner(self, cache, reported)
+        self.ensembles = EnsembleRunner(self, cache, reported, pools.settings)
         self.rollouts = RolloutTraffic(self, mirror)
         self.waiting = None if demand is None else WaitingRoom(self, demand, limits)
 

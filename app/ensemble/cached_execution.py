@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from app.cache.response_cache import Entry, ResponseCache, request_key
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.ensemble.compiled import CompiledEnsemble, Models
+from app.ensemble.compiled import CompiledEnsemble
 from app.ensemble.execution import EnsembleExecution
 from app.ensemble.graph import EnsembleGraph
+from app.ensemble.plan import Models
 
 
 def is_cacheable(request: InferRequest) -> bool:

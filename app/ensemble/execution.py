@@ -1,25 +1,28 @@
-"""One request of an ensemble in flight."""
+"""One request of any ensemble in flight: with conditions, decoupled steps, limits, traces.
 
-import asyncio
+Most need less, and follow a plan (`app/ensemble/planned.py`).
+"""
+
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property, partial
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from app.core.config.model_config import WILDCARD, TensorSpec
-from app.core.errors import ErrorCode, Failure, FailureReason, InferError, invalid_arg, unavailable
-from app.core.failures import CANCELLED
-from app.core.inference import Call, InFlight, Sink, no_sink
+from app.core.errors import ErrorCode, Failure, invalid_arg, unavailable
+from app.core.inference import Call, Sink
 from app.core.observability.traced import OpenCall, TracedCalls
-from app.core.tensors import InferRequest, InferResponse, Parameters, RolloutHint, Tensor, Timestamps
-from app.ensemble.compiled import CompiledEnsemble, Models
+from app.core.tensors import InferRequest, InferResponse, RolloutHint, Tensor, Timestamps
+from app.ensemble.call import EnsembleCall, check_circular
+from app.ensemble.compiled import CompiledEnsemble
 from app.ensemble.graph import Step
+from app.ensemble.plan import Models
 from app.ensemble.scope import Absent, TensorScope
+from app.ensemble.shapes import as_output, renamed, reshaped
 from app.routing.table import VersionEntry
 
 logger = logging.getLogger(__name__)
@@ -44,57 +47,35 @@ class StepCall:
         self.trace: OpenCall | None = None
 
 
-class EnsembleExecution(InFlight):
-    """Starts each step when all tensors it reads are known, and responds when all outputs are.
-
-    A failing step ends the request: calls that are still in flight are cancelled.
-    """
+class EnsembleExecution(EnsembleCall):
+    """Starts each step when all tensors it reads are known, and responds when all outputs are."""
 
     def __init__(self, ensemble: CompiledEnsemble, models: Models, request: InferRequest, sink: Sink) -> None:
-        super().__init__(request, sink)
-        self._ensemble = ensemble
-        self._entry = ensemble.entry
+        super().__init__(ensemble, request, sink)
         self._models = models
         self._graph = ensemble.graph_for(request)
         self._root = TensorScope()
         self._queued: dict[StepCall, None] = {}
         self._calls: dict[StepCall, Call] = {}
-        self._rows = 1
         self._scopes = 0
-        self._starting = True
         self._responded = False
-        self._started_ns = time.monotonic_ns()
         self._traced = TracedCalls() if request.trace else None
 
-    def start(self) -> None:
-        """Start the first steps; the sink is not called before this returns."""
-        try:
-            self._rows = self._ensemble.checker.check(self.request)
-        except InferError as error:
-            self._fail(error.failure, prefixed=False)
-            return
-        try:
-            self._run()
-        except Exception as error:
-            self._fail_by(error)
-        self._starting = False
+    @property
+    def _in_flight(self) -> Iterable[Call]:
+        return self._calls.values()
 
-    def cancel(self, advice: bool = False) -> None:
-        """Cancel the calls in flight; the sink gets a CANCELLED failure, unless it had a final response.
-
-        With `advice` the models of these and of later steps are told, and the request goes on.
-        """
-        if advice:
-            self.advised = True
-            for call in list(self._calls.values()):
-                call.cancel(advice)
-            return
-        self._fail(CANCELLED, prefixed=False)
+    def _release(self) -> Collection[Call]:
+        for call in self._queued:
+            self._ensemble.slots.forget(call.step.number, call)
+        self._queued.clear()
+        self._root.unlink()
+        calls, self._calls = self._calls, {}
+        return calls.values()
 
     def _run(self) -> None:
         entry = self._entry
-        _check_circular(entry, self.request.chain)
-        given = {tensor.name: _reshaped(tensor, entry.inputs[tensor.name]) for tensor in self.request.inputs}
+        given = {tensor.name: reshaped(tensor, entry.inputs[tensor.name]) for tensor in self.request.inputs}
         self._add_tensors(self._root, {name: given.get(name, Absent.LEFT_OUT) for name in entry.inputs})
 
     def _add_tensors(self, scope: TensorScope, tensors: Mapping[str, Tensor | Absent]) -> None:
@@ -174,12 +155,12 @@ class EnsembleExecution(InFlight):
         step = call.step
         chain = (*self.request.chain, self._entry.name)
         if self.request.chain:  # part of a call of a model, which this may be a step of
-            _check_circular(call.entry, chain)
+            check_circular(call.entry, chain)
         inputs = []
         for name, source in step.inputs:
             tensor = call.scope.get(source)
             if tensor is not None:
-                inputs.append(_renamed(tensor, name, call.entry.inputs.get(name)))
+                inputs.append(renamed(tensor, name, call.entry.inputs.get(name)))
         request = self.request
         return msgspec.structs.replace(
             request,
@@ -243,7 +224,7 @@ class EnsembleExecution(InFlight):
             return
         specs = self._entry.outputs
         present = [(name, scope.get(name)) for name in self._graph.outputs]
-        outputs = tuple(_as_output(t, specs[name]) for name, t in present if t is not None)
+        outputs = tuple(as_output(t, specs[name]) for name, t in present if t is not None)
         for name, tensor in present:
             if tensor is None:
                 logger.debug("Composing models did not output tensor %s", name)
@@ -268,123 +249,18 @@ class EnsembleExecution(InFlight):
         else:
             self._fail(Failure(ErrorCode.INTERNAL, DEADLOCK))
 
-    def _finish(self, outputs: tuple[Tensor, ...]) -> None:
-        took_ns = time.monotonic_ns() - self._started_ns
-        # An ensemble has no queue and executes nothing itself: compute_infer is the time of all its steps.
-        self._ensemble.statistics.record_execution(self._rows, 1, 0, took_ns, 0)
-        self._ensemble.statistics.record_success(took_ns, queue_ns=0)
-        self._send_final(outputs)
-
-    def _send_final(self, outputs: tuple[Tensor, ...]) -> None:
-        sink = self._close()
-        self._deliver(sink, self._with_trace(self._response(outputs, final=True)))
-
-    def _close(self) -> Sink:
-        """Release everything but the calls in flight; return the sink for the final response."""
-        for call in self._queued:
-            self._ensemble.slots.forget(call.step.number, call)
-        self._queued.clear()
-        sink, self.sink = self.sink, no_sink
-        self._root.unlink()
-        return sink
-
     def _response(self, outputs: tuple[Tensor, ...], final: bool) -> InferResponse:
         if outputs and not self._responded:
             self._responded = True
             self._ensemble.statistics.record_first_response(time.monotonic_ns() - self._started_ns)
-        version = str(self._entry.version)
-        is_end_of_stream = final and self._entry.decoupled and not outputs
-        parameters = {} if is_end_of_stream else _sequence_parameters(self.request)
-        return InferResponse(self._entry.model, version, outputs, self.request.id, parameters, final)
+        return super()._response(outputs, final)
 
-    def _with_trace(self, response: InferResponse) -> InferResponse:
+    def _traced_response(self, response: InferResponse) -> InferResponse:
         if self._traced is None:
             return response
         started = self._started_ns
         times = Timestamps(started, started, request_end=time.monotonic_ns())
         return msgspec.structs.replace(response, timestamps=times, calls=tuple(self._traced.ended))
-
-    def _deliver(self, sink: Sink, response: InferResponse) -> None:
-        if self._starting:
-            asyncio.get_running_loop().call_soon(sink, response)
-        else:
-            sink(response)
-
-    def _fail_by(self, error: Exception) -> None:
-        """End with what was raised: a request ends, whatever routes its steps does."""
-        if not isinstance(error, InferError):
-            logger.error("a step of ensemble '%s' could not be sent", self._entry.name, exc_info=error)
-        self._fail(Failure.from_exception(error))
-
-    def _fail(self, failure: Failure, prefixed: bool = True) -> None:
-        """End with a failure; `prefixed` says that it comes from a step, rather than from the request."""
-        if self.ended:
-            return
-        sink = self._close()
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            call.cancel()
-        entry = self._entry
-        model = ("", "")
-        reason = failure.reason
-        if prefixed:
-            text = f"in ensemble '{entry.model}', {failure.message}"
-            failure = msgspec.structs.replace(failure, message=text)
-            model = (entry.model, str(entry.version))
-            reason = FailureReason.OTHER  # an ensemble's own counters do not distinguish a step's reasons
-        for _ in range(1 + prefixed):  # Triton counts a step's failure twice: for the step and the request
-            self._ensemble.statistics.record_failure(time.monotonic_ns() - self._started_ns, reason)
-        response = self._with_trace(InferResponse(*model, id=self.request.id, failure=failure))
-        # Later, because the sink must be called neither before `submit` has returned nor before `cancel` has.
-        asyncio.get_running_loop().call_soon(sink, response)
-
-
-def _sequence_parameters(request: InferRequest) -> Parameters:
-    """Return the parameters that Triton's ensembles always send; a numeric id is written as an int64."""
-    identity = request.sequence_id
-    if isinstance(identity, int) and identity >= 1 << 63:
-        identity -= 1 << 64
-    return {
-        "sequence_id": identity,
-        "sequence_start": request.sequence_start,
-        "sequence_end": request.sequence_end,
-    }
-
-
-def _check_circular(entry: VersionEntry, chain: tuple[str, ...]) -> None:
-    if entry.waits_for_itself(chain):
-        raise invalid_arg(f"circular call of models: {' -> '.join((*chain, entry.name))}")
-
-
-def _renamed(tensor: Tensor, name: str, spec: TensorSpec | None) -> Tensor:
-    """Return the same bytes under another name; a batch dimension of 1 is added or removed to fit `spec`."""
-    shape = tensor.shape
-    if spec is not None and len(shape) != len(spec.shape):
-        if len(spec.shape) == len(shape) + 1 and len(spec.dims) == len(shape):
-            shape = (1, *shape)
-        elif spec.shape == spec.dims and shape[:1] == (1,) and _fits(shape[1:], spec.dims):
-            shape = shape[1:]
-    return Tensor(name, tensor.datatype, shape, tensor.data)
-
-
-def _reshaped(tensor: Tensor, spec: TensorSpec) -> Tensor:
-    """Return an input of the ensemble in the shape that its steps get."""
-    if spec.reshape is None:
-        return tensor
-    return Tensor(tensor.name, tensor.datatype, spec.backend_shape(tensor.shape), tensor.data)
-
-
-def _as_output(tensor: Tensor, spec: TensorSpec) -> Tensor:
-    """Return a tensor of a step as an output of the ensemble, in the shape that the client gets."""
-    output = _renamed(tensor, spec.name, spec.reshaped)
-    if spec.reshape is None or len(output.shape) != len(spec.reshaped.shape):
-        return output
-    return Tensor(spec.name, output.datatype, spec.client_shape(output.shape), output.data)
-
-
-def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    fits = (dim in (WILDCARD, size) for size, dim in zip(shape, expected, strict=False))
-    return len(shape) == len(expected) and all(fits)
 
 
 def _truth(tensor: Tensor) -> bool:

@@ -15,35 +15,48 @@ from app.core.observability.metrics_config import MetricsConfig
 from app.core.observability.statistics import EnsembleReports, ReplicaReport
 from app.core.tensors import InferRequest
 from app.ensemble.cached_execution import CachedExecution, is_cacheable
-from app.ensemble.compiled import CompiledEnsemble, Models
+from app.ensemble.call import EnsembleCall
+from app.ensemble.compiled import CompiledEnsemble
 from app.ensemble.execution import EnsembleExecution
 from app.ensemble.graph import EnsembleGraph
+from app.ensemble.plan import Models
+from app.ensemble.planned import PlannedExecution
 from app.routing.table import VersionEntry
 from app.routing.targets import Routes
 from app.transport.memory.client_regions import with_inlined_regions
+from app.transport.settings import TransportSettings
+from app.transport.wire.compiled import compiled_messages
 
 NO_DISTRIBUTIONS: Final = MetricsConfig()
+_SETTINGS: Final = TransportSettings()
 
 
 class EnsembleRunner:
     """Runs requests of ensembles over a router, and counts those that ran here."""
 
     def __init__(
-        self, models: Models, cache: ResponseCache | None = None, reported: MetricsConfig = NO_DISTRIBUTIONS
+        self,
+        models: Models,
+        cache: ResponseCache | None = None,
+        reported: MetricsConfig = NO_DISTRIBUTIONS,
+        settings: TransportSettings = _SETTINGS,
     ) -> None:
         """`cache` is for ensembles that enable it; `reported` selects the distributions that are recorded."""
         self._models = models
+        self._messages = compiled_messages(settings)
         self._reported = reported
         self._cache = cache
         self._ensembles: dict[tuple[str, int], CompiledEnsemble] = {}
 
-    def start(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> EnsembleExecution:
+    def start(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> EnsembleCall:
         """Start a request; the sink is never called before this returns."""
         ensemble = self._compiled(entry)
-        execution: EnsembleExecution
+        execution: EnsembleCall
         cached = self._cache is not None and ensemble.cached and is_cacheable(request)
         if self._cache is not None and cached and not self._is_split(ensemble.graph):
             execution = CachedExecution(ensemble, self._models, request, sink, self._cache, self._serving)
+        elif (plan := ensemble.plan_for(request, self._models)) is not None:
+            execution = PlannedExecution(ensemble, plan, request, sink)
         else:
             execution = EnsembleExecution(ensemble, self._models, request, sink)
         execution.start()
@@ -93,7 +106,7 @@ class EnsembleRunner:
         key = (entry.name, entry.version)
         known = self._ensembles.get(key)
         if known is None or (known.entry is not entry and known.entry.config != entry.config):
-            known = self._ensembles[key] = CompiledEnsemble(entry, self._reported)
+            known = self._ensembles[key] = CompiledEnsemble(entry, self._reported, self._messages)
         known.entry = entry
         return known
 

@@ -5,7 +5,8 @@
 
 enum { HEAD_SIZE = 9, PREFIX_SIZE = 5, LONGEST = 16384, MAX_OUTPUTS = 16 };
 enum { DATA = 0, HEADERS_FRAME = 1, END_STREAM = 1, END_HEADERS = 4 };
-enum { MODEL_NAME_TAG = 0x0a, MODEL_VERSION_TAG = 0x12, ID_TAG = 0x1a, OUTPUT_TAG = 0x2a, RAW_TAG = 0x32 };
+enum { MODEL_NAME_TAG = 0x0a, MODEL_VERSION_TAG = 0x12, ID_TAG = 0x1a, PARAMETER_TAG = 0x22, OUTPUT_TAG = 0x2a, RAW_TAG = 0x32 };
+enum { KEY_TAG = 0x0a, VALUE_TAG = 0x12, BOOL_TAG = 0x08, INT64_TAG = 0x10 }; /* of a parameter */
 enum { NAME_TAG = 0x0a, DATATYPE_TAG = 0x12, SHAPE_TAG = 0x1a }; /* of an output */
 
 /* Writing. `failed` once something has no plain encoding, or no room. */
@@ -103,6 +104,23 @@ static void put_data(struct writer *to, PyObject *data)
     PyBuffer_Release(&view);
 }
 
+/* Write parameters that are truth values or integers. */
+static void put_parameters(struct writer *to, PyObject *parameters)
+{
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; !to->failed && PyDict_Next(parameters, &at, &key, &value);) {
+        unsigned char bytes[256], number[16];
+        struct writer entry = {bytes, bytes + sizeof bytes, 0}, of_value = {number, number + sizeof number, 0};
+        int overflow = !PyBool_Check(value) && !PyLong_CheckExact(value);
+        put_text(&entry, KEY_TAG, key);
+        put_byte(&of_value, PyBool_Check(value) ? BOOL_TAG : INT64_TAG);
+        put_varint(&of_value, overflow ? 0 : (uint64_t)PyLong_AsLongLongAndOverflow(value, &overflow));
+        put_delimited(&entry, VALUE_TAG, number, (size_t)(of_value.at - number));
+        put_delimited(to, PARAMETER_TAG, bytes, (size_t)(entry.at - bytes));
+        to->failed |= entry.failed || overflow;
+    }
+}
+
 static void put_message(const UnaryCalls *self, struct writer *to, PyObject *request, PyObject *response)
 {
     PyObject *outputs = get(self, ANSWER, response, A_OUTPUTS);
@@ -113,6 +131,7 @@ static void put_message(const UnaryCalls *self, struct writer *to, PyObject *req
     put_text(to, MODEL_NAME_TAG, get(self, ANSWER, response, A_MODEL_NAME));
     put_text(to, MODEL_VERSION_TAG, get(self, ANSWER, response, A_MODEL_VERSION));
     put_text(to, ID_TAG, get(self, REQUEST, request, Q_ID));
+    put_parameters(to, get(self, ANSWER, response, A_PARAMETERS));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs) && !to->failed; i++) {
         if (is(self, TENSOR, PyTuple_GET_ITEM(outputs, i)))
             put_output(self, to, PyTuple_GET_ITEM(outputs, i));
@@ -165,7 +184,7 @@ static int is_plain(const UnaryCalls *self, PyObject *request, PyObject *respons
 {
     PyObject *parameters = get(self, ANSWER, response, A_PARAMETERS), *wanted = get(self, REQUEST, request, Q_OUTPUTS);
     if (get(self, ANSWER, response, A_FAILURE) != Py_None || parameters == NULL || !PyDict_CheckExact(parameters) ||
-        PyDict_GET_SIZE(parameters) != 0 || wanted == NULL || !PyTuple_CheckExact(wanted))
+        wanted == NULL || !PyTuple_CheckExact(wanted))
         return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(wanted); i++) {
         PyObject *output = PyTuple_GET_ITEM(wanted, i);

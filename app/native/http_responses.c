@@ -123,6 +123,23 @@ static int put_output(const Matched *self, struct response *to, PyObject *wanted
            (has_place || (is_binary ? put_binary(requests, to, tensor) : put_values(requests, to, tensor))) && PUT(to, "}");
 }
 
+static int put_parameters(struct response *to, PyObject *parameters)
+{
+    PyObject *key, *value;
+    int done = PyDict_GET_SIZE(parameters) == 0 || PUT(to, ",\"parameters\":");
+    for (Py_ssize_t at = 0, i = 0; done && PyDict_Next(parameters, &at, &key, &value); i++) {
+        done = put(to, i > 0 ? "," : "{", 1) && put_string(to, key) && PUT(to, ":");
+        if (PyBool_Check(value))
+            done = done && (value == Py_True ? PUT(to, "true") : PUT(to, "false"));
+        else if (PyLong_CheckExact(value)) {
+            unsigned long long number = PyLong_AsUnsignedLongLong(value);
+            done = done && !PyErr_Occurred() && put_number(to, number);
+        } else
+            done = done && put_string(to, value);
+    }
+    return done && (PyDict_GET_SIZE(parameters) == 0 || PUT(to, "}"));
+}
+
 static int put_document(const Matched *self, struct response *to, PyObject *response)
 {
     const HttpRequests *requests = self->requests;
@@ -137,7 +154,7 @@ static int put_document(const Matched *self, struct response *to, PyObject *resp
         return 0;
     if (!PUT(to, "\"model_name\":") || !put_string(to, slot(response, requests->of_response[A_MODEL_NAME])) ||
         !PUT(to, ",\"model_version\":") || !put_string(to, slot(response, requests->of_response[A_MODEL_VERSION])) ||
-        !PUT(to, ",\"outputs\":["))
+        !put_parameters(to, slot(response, requests->of_response[A_PARAMETERS])) || !PUT(to, ",\"outputs\":["))
         return 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); i++)
         if ((i > 0 && !PUT(to, ",")) || !put_output(self, to, wanted, PyTuple_GET_ITEM(outputs, i)))
@@ -145,14 +162,14 @@ static int put_document(const Matched *self, struct response *to, PyObject *resp
     return PUT(to, "]}");
 }
 
-/* Whether a response is the only one of its request, succeeded, and has no parameters. */
+/* Whether a response is the only one of its request, and succeeded. */
 static int is_plain(const HttpRequests *self, PyObject *response)
 {
     if (!Py_IS_TYPE(response, self->response))
         return 0;
     PyObject *parameters = slot(response, self->of_response[A_PARAMETERS]);
     return slot(response, self->of_response[A_FINAL]) == Py_True && slot(response, self->of_response[A_FAILURE]) == Py_None &&
-           parameters != NULL && PyDict_CheckExact(parameters) && PyDict_GET_SIZE(parameters) == 0;
+           parameters != NULL && PyDict_CheckExact(parameters);
 }
 
 static char *copy(char *to, const void *bytes, Py_ssize_t size)

@@ -151,22 +151,39 @@ static PyObject *get_output(const Messages *self, struct reader *from)
     return make(self, OUTPUT, values, 4, NULL);
 }
 
-static PyObject *get_request(const Messages *self, struct reader *from, PyObject *deadline)
+static PyObject *get_name(const Messages *Py_UNUSED(self), struct reader *from)
+{
+    return get_text(from);
+}
+
+/* Read what is behind the id: regions and chain, with defaults around them. */
+static int get_rest(const Messages *self, struct reader *from, PyObject **regions, PyObject **chain)
 {
     const unsigned char *rest;
+    size_t size = sizeof DEFAULTS - 1;
+    int code = take(from, size, &rest) && memcmp(rest, DEFAULTS, size) == 0 ? get_code(from) : -1;
+    *regions = code == 0xc2 || code == 0xc3 ? PyBool_FromLong(code == 0xc3) : NULL;
+    *chain = *regions == NULL ? NULL : get_tuple(self, from, get_name);
+    return *chain != NULL && get_code(from) == 0xc2;
+}
+
+static PyObject *get_request(const Messages *self, struct reader *from, PyObject *deadline)
+{
     Py_ssize_t size = get_array(self, from);
     if (size != PLAIN_FIELDS && size != ALL_FIELDS)
         return NULL;
-    PyObject *values[7] = {get_text(from)};
+    PyObject *values[8] = {get_text(from)};
     if (values[0] != NULL && (values[1] = get_text(from)) != NULL &&
         (values[2] = get_tuple(self, from, get_tensor)) != NULL &&
         (values[3] = get_tuple(self, from, get_output)) != NULL)
         values[4] = get_text(from);
-    values[5] = Py_NewRef(deadline);
-    size_t left = sizeof WITH_REGIONS - 1;
-    if (size == PLAIN_FIELDS || (take(from, left, &rest) && memcmp(rest, WITH_REGIONS, left) == 0))
-        values[6] = PyBool_FromLong(size == ALL_FIELDS);
-    return make(self, REQUEST, values, 7, self->names);
+    if (size == PLAIN_FIELDS) {
+        values[6] = Py_NewRef(Py_False);
+        values[7] = PyTuple_New(0);
+    }
+    if (size == PLAIN_FIELDS || (values[4] != NULL && get_rest(self, from, &values[6], &values[7])))
+        values[5] = Py_NewRef(deadline);
+    return make(self, REQUEST, values, 8, self->names);
 }
 
 static PyObject *get_response(const Messages *self, struct reader *from, PyObject *final)

@@ -248,20 +248,34 @@ static int read_number(PyObject *object, uint64_t *number)
     return 0;
 }
 
+/* Write what is behind the id, of a request with nothing set there but these two. */
+static void put_rest(const Messages *self, struct writer *to, int regions, PyObject *chain)
+{
+    put_bytes(to, DEFAULTS, sizeof DEFAULTS - 1);
+    put_big_endian(to, regions ? 0xc3 : 0xc2, 0, 0);
+    Py_ssize_t count = put_count(self, to, chain);
+    for (Py_ssize_t i = 0; i < count; i++)
+        put_text(to, PyTuple_GET_ITEM(chain, i));
+    put_big_endian(to, 0xc2, 0, 0); /* not mirrored */
+}
+
 PyObject *request_frame(const Messages *self, PyObject *connection, PyObject *request, uint64_t stream, uint64_t left)
 {
     unsigned char bytes[HEADER_SIZE + (8 << 10)];
     struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0, connection, NULL};
     if (Py_TYPE(request) != self->types[REQUEST] || !are_unset(&self->request, request))
         return NULL;
+    PyObject *chain = field(self, REQUEST, request, Q_CHAIN);
     int regions = field(self, REQUEST, request, Q_REGIONS) == Py_True;
-    put_array(&to, regions ? ALL_FIELDS : PLAIN_FIELDS);
+    int more = regions || chain == NULL || !PyTuple_CheckExact(chain) || PyTuple_GET_SIZE(chain) > 0;
+    put_array(&to, more ? ALL_FIELDS : PLAIN_FIELDS);
     put_text(&to, field(self, REQUEST, request, Q_MODEL_NAME));
     put_text(&to, field(self, REQUEST, request, Q_MODEL_VERSION));
     put_tensors(self, &to, field(self, REQUEST, request, Q_INPUTS));
     put_outputs(self, &to, field(self, REQUEST, request, Q_OUTPUTS));
     put_text(&to, field(self, REQUEST, request, Q_ID));
-    put_bytes(&to, WITH_REGIONS, regions ? sizeof WITH_REGIONS - 1 : 0);
+    if (more)
+        put_rest(self, &to, regions, chain);
     return finished(self, &to, INFER, 0, stream, left);
 }
 

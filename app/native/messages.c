@@ -83,7 +83,7 @@ static PyObject *new_messages(PyTypeObject *type, PyObject *arguments, PyObject 
     self->place_code = place_code;
     self->encode_place = Py_NewRef(encode_place);
     self->decode_place = Py_NewRef(decode_place);
-    self->names = Py_BuildValue("(ss)", "deadline", "regions");
+    self->names = Py_BuildValue("(sss)", "deadline", "regions", "chain");
     int bound = self->names == NULL ? -1 : 0;
     for (int i = 0; i < TYPES && bound == 0; i++)
         bound = bind(self, i, types[i]);

@@ -1,9 +1,9 @@
 /* Made by `python -m app.native.slots`. */
 #pragma once
 
-/* The rest of the meta of a request whose `regions` is true, and no other field behind the id is set. */
-#define WITH_REGIONS "\x80\x00\xc2\xc2\x00\x00\xa0\xc3\x90\xc2"
-enum { PLAIN_FIELDS = 5, ALL_FIELDS = PLAIN_FIELDS + 10 };
+/* What is behind the id of a request whose `regions` or `chain` is set, and before these: the defaults. */
+#define DEFAULTS "\x80\x00\xc2\xc2\x00\x00\xa0"
+enum { PLAIN_FIELDS = 5, ALL_FIELDS = 15 };
 
 /* Of each class: the places of its slots in what `find_slots` finds, and their names. */
 enum { MOST_SLOTS = 16 };
@@ -17,9 +17,9 @@ enum { W_NAME, W_REGION, W_CLASSIFICATION, W_BINARY, W_SLOTS };
 #define W_NAMES (const char *const[]){"name", "region", "classification", "binary", NULL}
 
 /* app.core.tensors:InferRequest */
-enum { Q_MODEL_NAME, Q_MODEL_VERSION, Q_INPUTS, Q_OUTPUTS, Q_ID, Q_REGIONS, Q_DEADLINE, Q_TRACE, Q_SLOTS };
-#define Q_NAMES (const char *const[]){"model_name", "model_version", "inputs", "outputs", "id", "regions", "deadline", \
-    "trace", NULL}
+enum { Q_MODEL_NAME, Q_MODEL_VERSION, Q_INPUTS, Q_OUTPUTS, Q_ID, Q_REGIONS, Q_CHAIN, Q_DEADLINE, Q_TRACE, Q_SLOTS };
+#define Q_NAMES (const char *const[]){"model_name", "model_version", "inputs", "outputs", "id", "regions", "chain", \
+    "deadline", "trace", NULL}
 
 /* app.core.tensors:InferResponse */
 enum { A_MODEL_NAME, A_MODEL_VERSION, A_OUTPUTS, A_ID, A_PARAMETERS, A_FINAL, A_FAILURE, A_SLOTS };

@@ -32,7 +32,7 @@ SLOTS: Final = (
     Slots("W", "app.core.tensors:RequestedOutput", "name region classification binary"),
     Slots(
         *("Q", "app.core.tensors:InferRequest"),
-        "model_name model_version inputs outputs id regions deadline trace",
+        "model_name model_version inputs outputs id regions chain deadline trace",
     ),
     Slots(
         *("A", "app.core.tensors:InferResponse"),
@@ -71,25 +71,25 @@ _PLAIN: Final = _FIELDS.index("id") + 1
 """Fields that each message of a request has; those behind are there where one is not at its default."""
 
 
-def with_regions() -> bytes:
-    """Return what is behind the plain fields of a request that is at its defaults but for `regions`."""
-    request = InferRequest("", "", (), regions=True)
-    rest = _FIELDS[_PLAIN : _FIELDS.index("deadline")]
+def defaults() -> bytes:
+    """Return what is behind the plain fields of a request at its defaults, before `regions`."""
+    request = InferRequest("", "", ())
+    rest = _FIELDS[_PLAIN : _FIELDS.index("regions")]
     return b"".join(msgspec.msgpack.encode(getattr(request, name)) for name in rest)
 
 
 def header() -> str:
     """Return the text of `slot_names.h`."""
-    rest = with_regions()
+    rest = defaults()
     quoted = "".join(f"\\x{byte:02x}" for byte in rest)
     most = max(len(slots.in_c()) for slots in SLOTS)
     top = f"""\
 /* Made by `python -m app.native.slots`. */
 #pragma once
 
-/* The rest of the meta of a request whose `regions` is true, and no other field behind the id is set. */
-#define WITH_REGIONS "{quoted}"
-enum {{ PLAIN_FIELDS = {_PLAIN}, ALL_FIELDS = PLAIN_FIELDS + {len(rest)} }};
+/* What is behind the id of a request whose `regions` or `chain` is set, and before these: the defaults. */
+#define DEFAULTS "{quoted}"
+enum {{ PLAIN_FIELDS = {_PLAIN}, ALL_FIELDS = {_FIELDS.index("deadline")} }};
 
 /* Of each class: the places of its slots in what `find_slots` finds, and their names. */
 enum {{ MOST_SLOTS = {most} }};

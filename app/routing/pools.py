@@ -40,7 +40,7 @@ class Pools:
         self._node_id = node_id
         self._watch = watch_replicas or _watch_by_handle
         self._key = key
-        self._settings = settings
+        self.settings = settings
         self._pools: dict[str, ReplicaPool] = {}
         self._handles: dict[str, Any] = {}
         self._closing = Tasks()
@@ -70,7 +70,7 @@ class Pools:
     async def open(self, routed: Mapping[str, VersionEntry]) -> None:
         """Open pools for new applications; return when they are connected or a timeout has passed."""
         added = [
-            self._open(entry.model, name, self._settings, repeatable=not entry.decoupled)
+            self._open(entry.model, name, self.settings, repeatable=not entry.decoupled)
             for name, entry in routed.items()
             if name not in self._pools
         ]
@@ -101,7 +101,7 @@ class Pools:
     def open_control_pool(self, deployment: str, application: str) -> ReplicaPool:
         """Open a pool for control calls to a deployment that is not a model, or not in the table."""
         self._control_pools.add(application)
-        return self._open(deployment, application, msgspec.structs.replace(self._settings, arena_bytes=0))
+        return self._open(deployment, application, msgspec.structs.replace(self.settings, arena_bytes=0))
 
     def close_control_pool(self, application: str) -> None:
         """Close such a pool."""

@@ -4,13 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.config.model_config import input_specs, output_specs
 from app.transport.settings import TransportSettings
-from app.transport.wire.compiled import compiled_messages
+from app.transport.wire.compiled import compiled_messages, plain_check
 from deployments.execution.queued_request import QueuedRequest
 
 if TYPE_CHECKING:
-    from app.native.extension import Messages, PlainCheck, PlainRequests
+    from app.native.extension import Messages, PlainRequests
 
 
 def compiled_requests(settings: TransportSettings, config: mc.ModelConfig, version: str) -> "Make | None":
@@ -37,12 +36,3 @@ class Make:
         from app.native.extension import PlainRequests
 
         return PlainRequests(self._messages, self._check, QueuedRequest, *self._model, **parts)
-
-
-def plain_check(messages: "Messages", config: mc.ModelConfig) -> "PlainCheck":
-    """Return what says which requests are plainly right for a model."""
-    from app.native.extension import PlainCheck
-
-    inputs = tuple((s.name, s.datatype, s.itemsize, s.dims, s.optional) for s in input_specs(config))
-    outputs = frozenset(spec.name for spec in output_specs(config))
-    return PlainCheck(messages, config.max_batch_size, inputs, outputs)

@@ -23,7 +23,8 @@ app.core.observability: app.core app.core.installed
 app.core.rollout: app.core.installed
 app.core.system:
 app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
-app.ensemble: app.cache app.core app.core.config app.core.observability app.routing app.transport.memory
+app.ensemble: app.cache app.core app.core.config app.core.observability app.native app.routing app.transport
+    app.transport.memory app.transport.wire
 app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch
     app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc
     app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest app.ingress.service
@@ -83,7 +84,7 @@ app.transport.channel: app.core app.core.files app.core.system app.transport app
     app.transport.memory app.transport.wire
 app.transport.loops: app.core.system
 app.transport.memory: app.core app.transport
-app.transport.wire: app.core app.native app.transport app.transport.memory
+app.transport.wire: app.core app.core.config app.native app.transport app.transport.memory
 backends: app.core app.core.config app.core.files app.core.observability app.core.system
 backends.bytetrack: app.core app.core.config backends nereid_client.vision
 backends.cpp: app.core app.core.config app.core.files app.core.installed app.core.observability backends

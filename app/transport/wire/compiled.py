@@ -2,15 +2,18 @@
 
 from typing import TYPE_CHECKING, Final
 
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.config.model_config import input_specs, output_specs
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.native.choice import is_native
 from app.transport.settings import TransportSettings
 from app.transport.wire.tensors import IN_META, MAX_TENSORS, PLACE, decode_place, encode_place
 
 if TYPE_CHECKING:
-    from app.native.extension import Messages
+    from app.native.extension import Messages, PlainCheck
 
-_NOT_UNSET: Final = ("regions", "deadline", "rollout")
+_NOT_UNSET: Final = ("regions", "chain", "deadline", "rollout")
 """Fields of a request whose value is written, or is not in its meta."""
 
 
@@ -35,3 +38,12 @@ def compiled_messages(settings: TransportSettings) -> "Messages | None":
         in_meta=IN_META,
         place_code=PLACE,
     )
+
+
+def plain_check(messages: "Messages", config: mc.ModelConfig) -> "PlainCheck":
+    """Return what says which requests are plainly right for a model."""
+    from app.native.extension import PlainCheck
+
+    inputs = tuple((s.name, s.datatype, s.itemsize, s.dims, s.optional) for s in input_specs(config))
+    outputs = frozenset(spec.name for spec in output_specs(config))
+    return PlainCheck(messages, config.max_batch_size, inputs, outputs)

@@ -1,8 +1,8 @@
 """Requests and responses as frames: how each is written and read.
 
 Where the extension is compiled, it reads and writes messages without parameters and failures, their tensors
-in the message, in client memory or, at the ends of a channel, in memory that they share, and leaves all
-others, malformed ones too, to this module: so also those that have a new field set.
+in the message, in client memory or, at the ends of a channel, in memory that they share, and requests with a
+chain. It leaves all others, malformed ones too, to this module: so also those that have a new field set.
 
 The meta of either is a msgpack array that ends early when the rest has default values; `_WireRequest` and
 `_WireResponse` say in which order its elements come. To add a field to requests: add it to `InferRequest` and

@@ -18,9 +18,9 @@ from app.core.config.request_check import RequestChecker
 from app.core.errors import FailureReason, InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
 from app.transport.settings import TransportSettings
-from app.transport.wire.compiled import compiled_messages
+from app.transport.wire.compiled import compiled_messages, plain_check
 from deployments.execution.queued_request import QueuedRequest, ResponseQueue
-from deployments.replica.compiled_requests import compiled_requests, plain_check
+from deployments.replica.compiled_requests import compiled_requests
 from deployments.scheduling.queue import queue_full
 
 pytest.importorskip("app.native.extension")

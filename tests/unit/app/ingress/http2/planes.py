@@ -255,6 +255,13 @@ def call(stream: int, data: bytes, block: bytes) -> bytes:
     return opened + sent + h2.window_update(0, len(data))
 
 
+def tensors(*shapes: tuple[int, ...], data: Any = b"abcd", name: str = "O") -> tuple[Tensor, ...]:
+    return tuple(Tensor(name, "FP32", shape, data) for shape in shapes)
+
+
+RESPONSE = InferResponse("m", "1", tensors((1, 300)), "7")
+
+
 BLOCK = headers()
 BLOCKS = (
     BLOCK,

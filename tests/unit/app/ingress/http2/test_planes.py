@@ -10,16 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.tensors import InferResponse, Tensor
-from app.ingress.grpc import front
 from app.ingress.http2.call import GrpcCall, UnaryCall
 from app.ingress.http2.stream import Stream
 from app.ingress.http2.windows import CREDIT_FROM
 from app.native.choice import missing
 from app.protocol.grpc import http2 as h2
 from app.protocol.grpc.framing import PREFIX
-from app.protocol.grpc.responses import encode_infer
-from tests.unit.app.ingress.http2.planes import BLOCK, BLOCKS, GREETING, Pair, Side, call, headers, message
+from tests.unit.app.ingress.http2.planes import (
+    BLOCK,
+    BLOCKS,
+    GREETING,
+    RESPONSE,
+    Pair,
+    Side,
+    call,
+    headers,
+    message,
+    tensors,
+)
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -226,71 +234,6 @@ def test_credit_for_a_connection_is_the_same(pair: Pair) -> None:
     pair.receive(call(103, message(), BLOCK))
     pair.compare()
     assert pair.sides[1].connection._received == 0
-
-
-def tensors(*shapes: tuple[int, ...], data: Any = b"abcd", name: str = "O") -> tuple[Tensor, ...]:
-    return tuple(Tensor(name, "FP32", shape, data) for shape in shapes)
-
-
-RESPONSE = InferResponse("m", "1", tensors((1, 300)), "7")
-
-
-@pytest.mark.parametrize(
-    ("compiled", "change"),
-    [
-        (True, {}),
-        (True, {"model_version": ""}),
-        (True, {"outputs": ()}),
-        (True, {"outputs": tensors((), (0,), (127, 128, 2**31), (2**63 - 1,))}),
-        (True, {"outputs": tensors((1,), data=memoryview(bytearray(9000)), name="é" * 200)}),
-        (True, {"outputs": tensors((1,), data=b"")}),
-        (False, {"outputs": tensors((1,), data=bytes(16384))}),
-        (False, {"outputs": tensors((1,), name="n" * 2000)}),
-        (False, {"outputs": tensors(*[(1,)] * 17)}),
-        (False, {"parameters": {"a": 1}}),
-        (False, {"model_name": "\ud800"}),
-        (False, {"outputs": tensors((-1,))}),
-    ],
-)
-def test_responses(
-    pair: Pair, compiled: bool, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    response = msgspec.structs.replace(RESPONSE, **change)
-    pair.receive(call(101, message(), BLOCK))
-    python, native = (side.service.waiting.pop()[0] for side in pair.sides)
-    python(response)
-    encoded: list[object] = []
-
-    def encode(*given: Any) -> Any:
-        encoded.append(given)
-        return encode_infer(*given)
-
-    monkeypatch.setattr(front, "encode_infer", encode)
-    native(response)
-    assert compiled is not bool(encoded)
-    for side in pair.sides:
-        side.loop.run_ready()
-    pair.compare()
-
-
-def test_responses_of_calls_that_are_over(pair: Pair) -> None:
-    pair.receive(call(101, message(), BLOCK) + call(103, message(), BLOCKS[1]) + h2.rst_stream(101, 8))
-    for side in pair.sides:
-        side.loop.timers[-1].expire()
-    while pair.sides[1].service.waiting:
-        pair.answer()
-        pair.compare()
-
-
-def test_responses_wait_for_windows(pair: Pair) -> None:
-    pair.receive(h2.settings_frame({4: 50}) + call(101, message(), BLOCK) + call(103, message(), BLOCK))
-    while pair.sides[1].service.waiting:
-        pair.answer()
-        pair.compare()
-    for number in (101, 103):
-        pair.receive(h2.window_update(number, 1))
-        pair.receive(h2.window_update(number, 1000))
-        pair.compare()
 
 
 def test_a_handler_that_raises_ends_the_connection(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,14 @@ RESPONSES: dict[str, list[InferResponse]] = {
     "empty output": [InferResponse("identity", "1", (Tensor("OUTPUT0", "FP32", (1, 0), b""),))],
     "other version": [InferResponse("identity", "2", (OUTPUT,))],
     "other name": [InferResponse("other", "1", (OUTPUT,))],
-    "parameters": [InferResponse("identity", "1", (OUTPUT,), parameters={"a": 1})],
+    "parameters": [InferResponse("identity", "1", (OUTPUT,), parameters={"a": 1, "b": False, "c": "d"})],
+    "greatest number": [InferResponse("identity", "1", (OUTPUT,), parameters={"": 2**64 - 1, "b": True})],
+    "negative number": [InferResponse("identity", "1", (OUTPUT,), parameters={"a": True, "b": -1})],
+    "fraction": [InferResponse("identity", "1", (OUTPUT,), parameters={"a": 0.5})],
+    "text with quotes": [InferResponse("identity", "1", (OUTPUT,), parameters={'"': "\n"})],
+    "many parameters": [
+        InferResponse("identity", "1", (OUTPUT,), parameters=dict.fromkeys(map(str, range(4000)), 1))
+    ],
     "id of its own": [InferResponse("identity", "1", (OUTPUT,), id="mine")],
     "in two": [InferResponse("identity", "1", (OUTPUT,), final=False), InferResponse("identity", "1")],
     "two": [

@@ -41,6 +41,7 @@ SHARED = InferRequest(
     "id",
     regions=True,
 )
+STEP = msgspec.structs.replace(REQUEST, chain=("outer", "e" * 40))
 RESPONSE = InferResponse("model", "1", (TENSOR,), "id", final=False)
 
 responses = st.builds(
@@ -96,10 +97,11 @@ def test_sizes_at_every_bound_of_the_encoding(size: int) -> None:
 def test_ordinary_messages_are_not_left_to_python() -> None:
     written = messages.write_request(REQUEST, 1, 0)
     assert messages.read_request(written[HEADER_SIZE:], 1.5) == msgspec.structs.replace(REQUEST, deadline=1.5)
-    queue: list[Any] = []
-    python.request(queue, 1, SHARED, 0)
-    assert messages.write_request(SHARED, 1, 0) == b"".join(queue)
-    assert messages.read_request(meta_of(SHARED), 1.5) == msgspec.structs.replace(SHARED, deadline=1.5)
+    for request in (SHARED, STEP, msgspec.structs.replace(SHARED, chain=("m",) * 20)):
+        queue: list[Any] = []
+        python.request(queue, 1, request, 0)
+        assert messages.write_request(request, 1, 0) == b"".join(queue)
+        assert messages.read_request(meta_of(request), 1.5) == msgspec.structs.replace(request, deadline=1.5)
     written = messages.write_response(RESPONSE, 1)
     assert messages.read_response(memoryview(written)[HEADER_SIZE:], False) == RESPONSE
 
@@ -115,8 +117,11 @@ def test_ordinary_messages_are_not_left_to_python() -> None:
         {"timeout_us": 1},
         {"trace": "-"},
         {"regions": True, "trace": "-"},
-        {"regions": True, "deadline": 1.0, "chain": ("m",)},
-        {"chain": ("m",)},
+        {"regions": True, "mirrored": True},
+        {"chain": ("m",), "trace": "-"},
+        {"chain": ["m"]},
+        {"chain": (1,)},
+        {"chain": ("\ud800",)},
         {"mirrored": True},
         {"id": "\ud800"},
         {"id": b"bytes"},
@@ -173,7 +178,7 @@ def test_any_meta_is_read_as_by_python_or_left_to_it(meta: bytes) -> None:
     check_reading(meta)
 
 
-@given(st.one_of(requests, responses, st.just(SHARED)), st.data())
+@given(st.one_of(requests, responses, st.sampled_from([SHARED, STEP])), st.data())
 def test_changed_metas_are_read_as_by_python_or_left_to_it(message: Any, data: st.DataObject) -> None:
     meta = bytearray(meta_of(message))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -194,7 +199,7 @@ def test_each_response_has_parameters_of_its_own() -> None:
 
 
 def test_malformed_metas_leave_nothing_behind() -> None:
-    written = [meta_of(message) for message in (REQUEST, SHARED, RESPONSE)]
+    written = [meta_of(message) for message in (REQUEST, SHARED, STEP, RESPONSE)]
     metas = [meta[:n] for meta in written for n in range(len(meta) + 1)]
     metas += [meta + b"\0" for meta in written]
 
@@ -204,6 +209,7 @@ def test_malformed_metas_leave_nothing_behind() -> None:
             messages.read_response(meta, True)
         messages.write_request(REQUEST, 1, 0)
         messages.write_request(SHARED, 1, 0)
+        messages.write_request(STEP, 1, 0)
         messages.write_request(msgspec.structs.replace(REQUEST, id="\ud800"), 1, 0)
         messages.write_request(msgspec.structs.replace(SHARED, id="\ud800"), 1, 0)
         messages.write_response(RESPONSE, 1)
