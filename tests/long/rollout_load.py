@@ -111,8 +111,7 @@ class Stream:
         return dict(zip(names, parts, strict=True))
 
     async def _ask_http(self, address: str, values: np.ndarray) -> dict[str, np.ndarray]:
-        host, _, port = address.partition(":")
-        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(host, port)
+        reader, writer = await self._connected(address)
         kept = False
         try:
             writer.write(_http_request(self.model, values))
@@ -124,6 +123,16 @@ class Stream:
             else:
                 writer.close()
         return _http_outputs(head, body)
+
+    async def _connected(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return an idle connection that the server has not closed, as it does after a time, or a new one."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        host, _, port = address.partition(":")
+        return await asyncio.open_connection(host, port)
 
 
 def _checked(outputs: dict[str, np.ndarray], values: np.ndarray) -> tuple[int, str]:
