@@ -66,8 +66,8 @@ app.protocol: app.core app.core.rollout
 app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
-app.protocol.openai: app.core app.core.config app.protocol app.protocol.http
-app.protocol.openai.tools: app.core.config app.protocol.openai
+app.protocol.openai: app.core app.core.config app.protocol app.protocol.http app.protocol.openai.tools
+app.protocol.openai.tools:
 app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_adapter.serve
 app.ray_adapter.local: app.core.files app.core.system

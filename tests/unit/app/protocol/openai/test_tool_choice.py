@@ -7,7 +7,7 @@ import pytest
 from app.core.config.text_models import TextModel, TextSettings
 from app.protocol.openai.errors import OpenAIError
 from app.protocol.openai.fields import Fields
-from app.protocol.openai.tools.choice import MAX_TOOLS, Tools, read_tools
+from app.protocol.openai.tool_choice import MAX_TOOLS, Tools, read_tools
 from app.protocol.openai.tools.parsers import Llama3, Named, Required
 
 SCHEMA = {"type": "object", "properties": {"city": {"$ref": "#/$defs/C"}}, "$defs": {"C": {"type": "string"}}}
