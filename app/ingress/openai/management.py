@@ -1,6 +1,8 @@
 """Routes about models and the server: lists, loads, health."""
 
+import asyncio
 from typing import Final
+from weakref import WeakValueDictionary
 
 from app.core.encoding import to_json
 from app.core.errors import ErrorCode, InferError
@@ -10,7 +12,7 @@ from app.ingress.http1.exchange import Exchange
 from app.ingress.openai.catalog import Catalog
 from app.ingress.rest.context import RouteContext
 from app.protocol.http.v2 import JSON_HEADERS
-from app.protocol.openai.errors import OpenAIError, invalid, unknown_model
+from app.protocol.openai.errors import OpenAIError, invalid, too_large, unknown_model
 from app.protocol.openai.models import list_models
 
 _EXPLICIT: Final = "Model load/unload requires --model-control-mode=explicit"
@@ -35,6 +37,17 @@ class ModelsRoute(TaskRoute):
         exchange.respond(200, JSON_HEADERS, (to_json(found),))
 
 
+class Turns:
+    """Locks of models that are loaded or unloaded: a second request finds what the first has done."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, name: str) -> asyncio.Lock:
+        """Return the lock of a model."""
+        return self._locks.setdefault(name, asyncio.Lock())
+
+
 class LoadRoute(TaskRoute):
     """`POST /v1/models/{name}/load` and `.../unload`, as Triton's front has them.
 
@@ -44,12 +57,14 @@ class LoadRoute(TaskRoute):
         name: of the model.
         load: or else unload.
         explicit: the server loads models by request.
+        turns: of the front.
     """
 
     def __init__(
-        self, context: RouteContext, catalog: Catalog, name: str, load: bool, explicit: bool
+        self, context: RouteContext, catalog: Catalog, name: str, load: bool, explicit: bool, turns: Turns
     ) -> None:
         super().__init__(context)
+        self._turns = turns
         self._catalog = catalog
         self._name = name
         self._load = load
@@ -60,10 +75,13 @@ class LoadRoute(TaskRoute):
         self.context.tasks.start(self._run(exchange, body))
 
     async def respond(self, exchange: Exchange, body: memoryview) -> None:
+        if len(body) > self.context.max_input_size:
+            raise too_large(len(body), self.context.max_input_size)
         with recorded(self._name):
             if not self._explicit:
                 raise invalid(_EXPLICIT)
-            found = await (self._loaded() if self._load else self._unloaded())
+            async with self._turns.of(self._name):
+                found = await (self._loaded() if self._load else self._unloaded())
         exchange.respond(200, JSON_HEADERS, (to_json(found),))
 
     async def _loaded(self) -> object:

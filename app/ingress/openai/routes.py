@@ -9,7 +9,7 @@ from app.ingress.access.guard import Ask
 from app.ingress.http1.exchange import Route
 from app.ingress.openai.catalog import Catalog
 from app.ingress.openai.exchange import OpenAIRoute, PreflightRoute, RefusedRoute
-from app.ingress.openai.management import LoadRoute, ModelsRoute
+from app.ingress.openai.management import LoadRoute, ModelsRoute, Turns
 from app.ingress.openai.vectors import EmbeddingsRoute, RerankRoute
 from app.ingress.rest.context import Found, RouteContext
 from app.protocol.http.http1 import RequestHead
@@ -41,6 +41,7 @@ class OpenAIRoutes:
         self._settings = settings.openai
         self._explicit = settings.repository.control_mode == "explicit"
         self._web_origins = web_origins
+        self._turns = Turns()
 
     def find(self, context: RouteContext, head: RequestHead) -> Found | None:
         """Return what a request asks for, and its route; None for a request of another protocol."""
@@ -93,5 +94,5 @@ class OpenAIRoutes:
             return Found(_OPEN, RefusedRoute(answer(wrong_method(method, path))))
         if verb:
             ask = Ask("model-repository", name, action=verb)
-            return Found(ask, LoadRoute(context, catalog, name, verb == "load", self._explicit))
+            return Found(ask, LoadRoute(context, catalog, name, verb == "load", self._explicit, self._turns))
         return Found(Ask("metadata", name), ModelsRoute(context, catalog, name))

@@ -1,7 +1,9 @@
 """Lists of models, loads, health, refusals: in OpenAI's form, on both ports."""
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
 
@@ -11,10 +13,13 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.access.grants import Grants
 from app.access.tokens import Token, digest
+from app.core.errors import not_found
 from app.ingress.access.guard import Guard
+from app.ingress.openai.management import Turns
 from tests.server import free_port
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.running_fronts import WAIT_S, Fronts
+from tests.waiting import until
 
 TEXT = """
 name: "identity" backend: "python"
@@ -125,6 +130,50 @@ def test_loads_have_the_answers_of_tritons_front(openai: Callable[..., Ask]) -> 
     assert asked("POST", "/v1/models/nobody/unload").document["detail"] == "Unknown model: nobody"
     failed = asked("POST", "/v1/models/nobody/load")
     assert service.loaded == [("nobody", None, {})] and failed.status == 404
+
+
+LOADS = 5
+
+
+class Loading(FakeService):
+    """Has the model only when it was loaded, which takes as long as other requests take to be read."""
+
+    waiting = 0
+
+    def _check(self, name: str, version: str) -> None:
+        if not self.loaded:
+            raise not_found(f"Request for unknown model: '{name}' is not found")
+        super()._check(name, version)
+
+    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        await until(lambda: self.waiting == LOADS)
+        await super().load_model(name, config, files)
+
+
+def test_of_loads_at_once_the_first_one_counts(
+    openai: Callable[..., Ask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Loading()
+    turn_of = Turns.of
+
+    def counted(turns: Turns, name: str) -> asyncio.Lock:
+        service.waiting += 1
+        return turn_of(turns, name)
+
+    monkeypatch.setattr(Turns, "of", counted)
+    asked = openai(service, model_control_mode="explicit")
+    with ThreadPoolExecutor(LOADS) as pool:
+        found = list(pool.map(lambda _: asked("POST", "/v1/models/identity/load"), range(LOADS)))
+    assert sorted(each.status for each in found) == [200] + [400] * (LOADS - 1)
+    assert len(service.loaded) == 1
+
+
+def test_a_body_that_is_too_large_loads_nothing(openai: Callable[..., Ask]) -> None:
+    service = text_service()
+    asked = openai(service, model_control_mode="explicit", http_max_input_size=10)
+    found = asked("POST", "/v1/models/nobody/load", b"x" * 11)
+    assert (found.status, found.document["error"]["code"]) == (413, "content_too_large")
+    assert service.loaded == []
 
 
 def test_loads_need_the_explicit_mode(openai: Callable[..., Ask]) -> None:
