@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models text-models native test lint types test-unit test-contract test-engine test-python test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
+.PHONY: serve models text-models native test lint types test-unit test-contract test-engine test-python test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -109,6 +109,10 @@ test-peer: $(VENV)/.installed-test models
 # names of suites. Needs root; minutes for each suite.
 test-triton-qa: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.triton_qa $(QA)
+
+# Triton's own tests of its front for OpenAI's clients, of a checkout as above, against this front; minutes.
+test-triton-openai: $(VENV)/.installed-test text-models
+	$(BIN)/python -m tests.long.triton_openai $(QA)
 
 # Needs an NVIDIA GPU and a driver for CUDA 13. The tests skip what is not there, so -rs says what did not run.
 GPU_VENV := .venv-gpu

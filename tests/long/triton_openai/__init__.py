@@ -1,0 +1,1 @@
+"""Triton's own tests of its front for OpenAI's clients, against this one."""
