@@ -12,7 +12,7 @@ from typing import Final
 
 from app.core.tensors import Buffer
 from app.ingress.http1.body import ChunkedRequest, InPlaceProtocol, Receiving, RoutedHead, SizedBody
-from app.ingress.http1.exchange import Exchange, Recognised, Recogniser
+from app.ingress.http1.exchange import Exchange, Recognised, Recogniser, describe_error
 from app.ingress.http1.half_closed import HalfClosed
 from app.ingress.http1.state import HttpState
 from app.ingress.net.buffered_protocol import switch_protocol
@@ -23,6 +23,7 @@ from app.ingress.net.writing import write_parts
 from app.protocol.grpc.refusal import TLS
 from app.protocol.http.http1 import CONTINUE, HttpError, parse_head, response_head, too_large
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
+from app.protocol.status import http_status
 
 _IN_PLACE: Final = 64 << 10
 """Missing bytes from which a body is received in place."""
@@ -171,8 +172,8 @@ class HttpConnection(asyncio.Protocol):
             if len(data) > self._settings.max_head_bytes:
                 raise HttpError(431, "Request Header Fields Too Large")
             head = parse_head(data)
-        except HttpError as error:
-            self._reject(error)
+        except Exception as error:
+            self._refuse(error)
             return None
         return self._state.add_head(data, head)
 
@@ -200,8 +201,8 @@ class HttpConnection(asyncio.Protocol):
             return
         try:
             rest = receiving.feed(data)
-        except HttpError as error:
-            self._reject(error)
+        except Exception as error:
+            self._refuse(error)
             return
         if rest is not None:
             self._ahead = rest
@@ -298,6 +299,13 @@ class HttpConnection(asyncio.Protocol):
     def _resume_reading(self) -> None:
         if self._half_closed is None:
             self._transport.resume_reading()
+
+    def _refuse(self, error: Exception) -> None:
+        """Reject a request that cannot be read: no one knows where the next one begins."""
+        if not isinstance(error, HttpError):
+            failure = describe_error(error, "an HTTP request")
+            error = HttpError(http_status(failure), failure.message)
+        self._reject(error)
 
     def _reject(self, error: HttpError, headers: bytes = b"") -> None:
         """Answer a request with an error without reading the rest of it, and close."""

@@ -102,3 +102,24 @@ def test_a_head_without_a_prefix_that_cannot_be_told_is_answered(data_plane: str
         assert plane.receive(ASKED) == []
         assert plane.taken().startswith(b"HTTP/1.1 500 Internal Server Error") and not plane.transport.closed
     assert not ask(plane)
+
+
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n" % INFER.encode()
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=repr)
+@pytest.mark.parametrize(
+    ("step", "asked"), [("connection.parse_head", ASKED), ("body.ChunkedBody.feed", CHUNKED)]
+)
+@pytest.mark.parametrize("data_plane", ["python", "native"])
+def test_a_request_that_cannot_be_read_is_answered(
+    data_plane: str, step: str, asked: bytes, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    plane = Plane(data_plane, HttpSettings())
+    with patch(f"app.ingress.http1.{step}", side_effect=error):
+        assert plane.receive(asked) == []
+    taken = plane.taken()
+    assert taken.startswith(b"HTTP/1.1 500 Internal Server Error") and b"Connection: close" in taken
+    assert b'{"error":"unexpected error, the request could not be answered"}' in taken
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [error]
+    assert plane.receive(ASKED) == [] and not plane.taken(), "the next one's begin is not known"
