@@ -98,6 +98,7 @@ class RolloutDriver:
         self._tasks = tasks
         self._rollbacks = Rollbacks(rollouts, models, tasks)
         self._busy: set[str] = set()
+        self._moving: dict[str, Record] = {}  # as they were, until every ingress routes by the change
         self._ticks = 0
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
@@ -155,8 +156,7 @@ class RolloutDriver:
 
     async def _roll_back(self, record: Record) -> None:
         await self._models.retire(record.name, record.status.candidate)
-        await self._rollouts.change(record.name, _same(record, machine.rolled_back))
-        await self._models.publish_and_wait()
+        await self._move(record.name, _same(record, machine.rolled_back))
         waits = self._rollouts.waits(record.name)
         if not waits and record.status.stable not in self._models.ready(record.name):
             await self._models.load_quietly(record.name)
@@ -171,14 +171,24 @@ class RolloutDriver:
         missing = await self._rollouts.missing(record.name, machine.ticked)
         if missing:
             self._rollouts.judge(record.name, msgspec.structs.replace(verdict, waiting=missing))
-        before = self._require(record.name).status.history[-1]
-        step = partial(machine.held, missing) if missing else machine.ticked
-        after = await self._rollouts.change(record.name, step)
-        if after.status.history[-1] is not before:
-            await self._models.publish_and_wait()
+        after = await self._move(record.name, partial(machine.held, missing) if missing else machine.ticked)
         if after.status.state is RolloutState.DONE:
             # Retires what the version policy does not select.
             await self._models.load_quietly(record.name, begin=self._as_it_is)
+
+    async def _move(self, name: str, step: Step) -> Record:
+        """Change a rollout; return its record when every ingress routes by it, until when no end is shown."""
+        before = self._require(name)
+        is_first = name not in self._moving
+        self._moving.setdefault(name, before)
+        try:
+            after = await self._rollouts.change(name, step)
+            if after.status.history[-1] is not before.status.history[-1]:
+                await self._models.publish_and_wait()
+            return after
+        finally:
+            if is_first:
+                del self._moving[name]
 
     async def _as_it_is(self, offer: Offer) -> Offer:
         """Leave out newer versions of a load that nobody has requested: they would serve unjudged.
@@ -198,12 +208,14 @@ class RolloutDriver:
             self._rollouts.add(StepOutcomes(record.status.rollout, record.status.step, read))
 
     def status(self, name: str) -> RolloutStatus:
-        """Return the rollout of a model that is on, or its last one.
+        """Return the rollout of a model that is on, or its last one; its end once every ingress routes by it.
 
         Raises:
             InferError: NOT_FOUND when it never had one.
         """
         record = self._require(name)
+        if not record.on:
+            record = self._moving.get(name, record)
         return msgspec.structs.replace(record.status, rejected=record.barred)
 
     def history(self, name: str) -> RolloutHistory:
@@ -302,10 +314,7 @@ class RolloutDriver:
     async def report(self, report: OutcomeReport) -> None:
         """Add what an ingress counted; a candidate that it finds unavailable is rolled back at once."""
         for name, why in self._rollouts.count(report):
-            before = self._require(name)
-            after = await self._rollouts.change(name, partial(machine.unavailable, why))
-            if after is not before:
-                await self._models.publish_and_wait()
+            await self._move(name, partial(machine.unavailable, why))
 
 
 def _same(record: Record, step: Callable[[Record, float], Record]) -> Callable[[Record, float], Record]:

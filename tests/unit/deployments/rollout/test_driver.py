@@ -339,3 +339,18 @@ async def test_what_was_rejected_is_not_served_though_nothing_else_is_there(roll
     with pytest.raises(InferError, match=r"version 2 was rolled back on .*'nereid rollout forget m'"):
         await made.load("m", None, {})
     assert ready(made) == []
+
+
+async def test_an_end_is_shown_when_every_ingress_routes_by_it(rollouts: RolloutBench) -> None:
+    made = await rollouts.stepping(POLICY.replace("[10, 50]", "[10]"))
+    ingress = rollouts.bench.ingress(made)
+    assert state(await rollouts.after(made, 100, ok=100)) == (PROMOTED, 100)
+    await until(lambda: ingress.table.number == made.table.number)
+    ingress.let_apply.clear()
+    rollouts.now += 301
+    made._rollouts.tick()
+    await until(lambda: split(made) is None)
+    assert state(await status(made)) == (PROMOTED, 100)
+    ingress.let_apply.set()
+    await until(lambda: not made._rollouts._busy)
+    assert state(await status(made)) == (DONE, 100) and not ingress.table.splits
