@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from typing import Final, Protocol
 
+from app.core.system.tasks import Tasks
 from app.routing.table import RoutingTable
 from app.routing.table_bytes import decode_table
 
@@ -40,10 +41,12 @@ class LastTable:
     Args:
         store: the cluster's.
         key: the secret of the server's channels, which a start of the server makes.
+        tasks: of the process that keeps tables; they end with it.
     """
 
-    def __init__(self, store: Store, key: bytes) -> None:
+    def __init__(self, store: Store, key: bytes, tasks: Tasks | None = None) -> None:
         self._store = store
+        self._tasks = Tasks() if tasks is None else tasks
         self._key = _PREFIX + hashlib.sha256(b"table" + key).hexdigest()[:32]
         self._wanted = b""
         self._writing: asyncio.Task[None] | None = None
@@ -63,7 +66,7 @@ class LastTable:
             self._settled.clear()
             self._urgent.set()
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write())
+            self._writing = self._tasks.start(self._write())
 
     async def kept(self) -> None:
         """Wait until the newest urgent table is written, or cannot be."""

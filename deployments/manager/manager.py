@@ -94,13 +94,13 @@ class RepositoryManager:
         registered = RegisteredModels(StoredValues(store, REGISTERED))
         self._catalog = Catalog(settings, key, ingress[0], self._configs, registered)
         self._overrides = Overrides(private_root() / "overrides", limits.override_bytes)
-        self._last_table = LastTable(store, key)
+        self._background = Tasks()
+        self._last_table = LastTable(store, key, self._background)
         namespacing, lingering = settings.repository.namespacing, Lingering(self._channels)
         self._publisher = RoutingPublisher(namespacing, self._last_table, lingering)
         self._kept = state_files.opened(limits.state_directory, self._catalog.place)
         kept = store, self._kept, settings.repository.paths
         rollouts = Rollouts(Records(*kept), Ledger(*kept), applications.stops)
-        self._background = Tasks()
         self.lifecycle = Lifecycle(
             settings, self._catalog, self._publisher, ingress, self._background, rollouts, applications
         )
