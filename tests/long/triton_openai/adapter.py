@@ -34,8 +34,8 @@ _MESSAGES: Final = (
 _HOP: Final = {"connection", "content-length", "host", "transfer-encoding"}
 
 
-def as_triton(method: str, path: str, status: int, document: Any) -> tuple[int, Any]:
-    """Return status and body as Triton's front has them."""
+def as_triton(method: str, path: str, asked: bytes, status: int, document: Any) -> tuple[int, Any]:
+    """Return status and body as Triton's front has them, of a request with a body."""
     if status < 400 or not isinstance(document, dict) or "error" not in document:
         return status, document
     error, text = document["error"], document.get("detail", "")
@@ -47,6 +47,8 @@ def as_triton(method: str, path: str, status: int, document: Any) -> tuple[int, 
         # What cannot be loaded because it is not there is a failure of the server.
         return (500 if path.endswith("/load") else 400), {"detail": text}
     if status == 400 and error["param"] and not _ITS_OWN.search(text):
+        if text.startswith("Missing") and error["param"] in json.loads(asked):
+            text = "expected a text"  # a null is no missing field there
         message = next((found.expand(to) for one, to in _MESSAGES if (found := one.search(text))), text)
         return 422, {"detail": [{"loc": ["body", error["param"]], "msg": message, "type": "value_error"}]}
     return status, {"detail": text}
@@ -92,12 +94,13 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             chunked = self.headers.get("transfer-encoding", "") == "chunked"
             headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
-            body = self._chunks() if chunked else self.rfile.read(int(self.headers.get("content-length", 0)))
+            size = int(self.headers.get("content-length", 0))
+            body: Iterator[bytes] | bytes = self._chunks() if chunked else self.rfile.read(size)
             try:
                 connection.request(self.command, self.path, body, headers, encode_chunked=chunked)
             except BrokenPipeError:  # it has answered before it has read all
                 self.close_connection = True
-            self._answer(connection.getresponse())
+            self._answer(connection.getresponse(), body if isinstance(body, bytes) else b"")
         except OSError:
             self.close_connection = True
         finally:
@@ -109,14 +112,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
 
-    def _answer(self, response: HTTPResponse) -> None:
+    def _answer(self, response: HTTPResponse, asked: bytes) -> None:
         kind = response.headers.get("content-type", "")
         if kind.startswith("text/event-stream"):
             self._stream(response)
             return
         status, raw = response.status, response.read()
         if kind.startswith("application/json"):
-            status, document = as_triton(self.command, self.path, status, json.loads(raw))
+            status, document = as_triton(self.command, self.path, asked, status, json.loads(raw))
             raw = json.dumps(document).encode()
         self._begin(response, status, {"Content-Length": str(len(raw))})
         self.wfile.write(raw)

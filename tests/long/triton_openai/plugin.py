@@ -68,7 +68,7 @@ class OpenAIServer:
         program = os.environ.get("NEREID_MODULE", "tests.long.qa_server")
         self.proc = subprocess.Popen(
             [sys.executable, "-m", program, *flags, "--metrics-port=0", *words],
-            env={**os.environ, **(env_dict or {}), "PYTHONPATH": str(_ROOT)},
+            env={**os.environ, **(env_dict or {}), "PYTHONPATH": f"{_ROOT}{os.pathsep}{_ROOT / 'client'}"},
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
