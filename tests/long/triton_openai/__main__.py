@@ -25,10 +25,18 @@ FILES: Final = (
     "test_embeddings",
 )
 _MODEL: Final = "mimic"
+_LOOPS: Final = (  # clients of a class keep their connections
+    *("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=session"),
+    *("-o", "asyncio_default_test_loop_scope=session"),
+)
 _TEMPLATE: Final = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 KNOWN: Final = {
     "n=2 is answered here": ("multiple_choices",),
     "logit_bias is answered here": ("sampling_parameters[logit_bias",),
+    "completions have up to 20 logprobs here": (
+        "completions_logprobs_validation",
+        "completion_logprobs_exceeds",
+    ),
     "OpenAI ends required calls by tool_calls, Triton by stop": ("required_tool_choice",),
     "Triton's own code, without a server": ("TestContentLengthValidation", "test_startup_log_does_not"),
     "a name that is a path is refused before anything is read": ("load_invalid_model_name_error",),
@@ -78,7 +86,7 @@ def stage(source: Path, work: Path) -> Path:
 def run(copy: Path, work: Path, name: str, expression: str) -> Iterator[tuple[str, str]]:
     """Run a file of tests; yield the name of each test, and its outcome."""
     report, log = work / f"{name}.xml", work / f"{name}.log"
-    words = ["-p", "plugin", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", f"--junitxml={report}"]
+    words = ["-p", "plugin", "-p", "no:cacheprovider", "--tb=native", *_LOOPS, f"--junitxml={report}"]
     path = os.pathsep.join((str(Path(__file__).parent), str(copy), str(copy / "openai_frontend")))
     with log.open("wb") as output:
         subprocess.run(

@@ -1,7 +1,8 @@
 """A proxy in front of our front that answers as Triton's does: the list of all differences on the wire.
 
 Triton's front validates by pydantic (422, a list of messages), knows no unknown model but by 400 where it
-infers, and says errors as `detail` alone. Everything else passes as it is.
+infers, and says errors as `detail` alone; `error` stays beside it, without which newer clients of OpenAI say
+no text. Everything else passes as it is.
 """
 
 import json
@@ -21,7 +22,7 @@ _ITS_OWN: Final = re.compile(
 )
 """Texts that Triton's front answers by 400 itself, behind its schemas."""
 _MESSAGES: Final = (
-    (re.compile(r"Missing required parameter"), "Field required"),
+    (re.compile(r"Missing required parameter|None is none of"), "Field required"),
     (
         re.compile(r"'messages': must not be empty"),
         "List should have at least 1 item after validation, not 0",
@@ -42,16 +43,17 @@ def as_triton(method: str, path: str, asked: bytes, status: int, document: Any) 
     if status in (401, 413):
         return status, {"error": error}
     if text == "Invalid 'model': must not be empty":
-        return 400, {"detail": "Unknown model: "}
+        return 400, document | {"detail": "Unknown model: "}
     if status == 404 and method == "POST" and error["code"] == "model_not_found":
         # What cannot be loaded because it is not there is a failure of the server.
-        return (500 if path.endswith("/load") else 400), {"detail": text}
+        return (500 if path.endswith("/load") else 400), document
     if status == 400 and error["param"] and not _ITS_OWN.search(text):
         if text.startswith("Missing") and error["param"] in json.loads(asked):
             text = "expected a text"  # a null is no missing field there
         message = next((found.expand(to) for one, to in _MESSAGES if (found := one.search(text))), text)
-        return 422, {"detail": [{"loc": ["body", error["param"]], "msg": message, "type": "value_error"}]}
-    return status, {"detail": text}
+        detail = [{"loc": ["body", error["param"]], "msg": message, "type": "value_error"}]
+        return 422, {"error": error | {"message": message}, "detail": detail}
+    return status, document
 
 
 class Adapter:

@@ -52,7 +52,10 @@ class CallReader:
                     deltas.append(self._begun(place, name))
                 case Arguments(place, piece):
                     self._pieces[place].append(piece)
-                    deltas.append({"index": place, "function": {"arguments": piece}})
+                    if deltas and deltas[-1]["index"] == place:
+                        deltas[-1]["function"]["arguments"] += piece
+                    else:
+                        deltas.append({"index": place, "function": {"arguments": piece}})
         return content, deltas
 
     def _begun(self, place: int, name: str) -> dict[str, Any]:

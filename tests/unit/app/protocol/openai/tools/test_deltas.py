@@ -33,6 +33,11 @@ def test_a_stream_has_each_name_and_id_once_and_is_valid() -> None:
         assert "".join(each.arguments or "" for each in functions) == arguments
 
 
+def test_a_piece_has_one_delta_for_each_call() -> None:
+    _, deltas = CallReader(Hermes(["f", "g"]), "hermes").push(TEXT, True)
+    assert [(each["index"], each["function"]["arguments"]) for each in deltas] == [(0, '{"a": 1}'), (1, "{}")]
+
+
 def test_a_message_has_the_same_calls() -> None:
     reader = CallReader(Hermes(["f", "g"]), "hermes")
     _, deltas = reader.push(TEXT, True)
