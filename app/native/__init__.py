@@ -9,8 +9,8 @@ Where C takes over, functions of Python are not called, and a breakpoint in them
 - `HttpConnection`, by the recogniser of its `HttpState`: `HttpRequests.match` and `Matched` in place of
   `_parse`, `InferRoute` and `ResponseWriter`; `InferRoute` by its context: `JsonRequests.read` in place of
   `decode_infer`.
-- `Http2Connection`, by `compiled` of its `Http2State`: `UnaryCalls.receive` in place of `_on_frame`, `Stream`
-  and `UnaryCall`.
+- `Http2Connection`, by its `Http2State`: `HeaderDecoder.read` in place of `HeaderReader` and `read_head`;
+  `UnaryCalls.receive` in place of `_on_frame`, `Stream` and `UnaryCall`.
 - `GrpcFront`: `UnaryCalls.sink` in place of `_deliver`, `InferRequests.read` in place of `decode_request`.
 - `Connection` of a channel: `ClientEnd` in place of `Channel.submit` and `_response_received`, `ServerEnd` in
   place of `_request_received` and `_deliver`.

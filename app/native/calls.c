@@ -2,9 +2,8 @@
 #include "calls.h"
 
 static const char *const *const slot_names[CALL_TYPES] = {
-    [CONNECTION] = C_NAMES, [READER] = R_NAMES, [HEADERS] = H_NAMES, [OUTPUT] = O_NAMES,
-    [KEEPALIVE] = K_NAMES,  [STREAM] = S_NAMES, [CALL] = U_NAMES,    [REQUEST] = Q_NAMES,
-    [ANSWER] = A_NAMES,     [TENSOR] = T_NAMES, [WANTED] = W_NAMES};
+    [CONNECTION] = C_NAMES, [READER] = R_NAMES,  [OUTPUT] = O_NAMES, [KEEPALIVE] = K_NAMES, [STREAM] = S_NAMES,
+    [CALL] = U_NAMES,       [REQUEST] = Q_NAMES, [ANSWER] = A_NAMES, [TENSOR] = T_NAMES,    [WANTED] = W_NAMES};
 
 int set_number(const UnaryCalls *self, enum call_type type, PyObject *object, int number, long long value)
 {
@@ -51,6 +50,7 @@ static int make_constants(UnaryCalls *self)
     self->buffered = PyUnicode_InternFromString("buffered");
     self->count = PyUnicode_InternFromString("count");
     self->start_timer = PyUnicode_InternFromString("start_timer");
+    self->open = PyUnicode_InternFromString("_open");
     self->cancel = PyUnicode_InternFromString("cancel");
     self->flush = PyUnicode_InternFromString("flush");
     self->call_soon = PyUnicode_InternFromString("call_soon");
@@ -63,17 +63,17 @@ static int make_constants(UnaryCalls *self)
 static PyObject *new_calls(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
     static char *keyword_names[] = {"types",       "state",        "handlers",     "on_cancel",
-                                    "headers",     "trailers",     "max_calls",    "max_streams",
-                                    "max_buffered", "max_message", "max_control_frames", "stream_window",
-                                    "connection_window", NULL};
+                                    "headers",     "trailers",     "max_header",   "max_calls",
+                                    "max_streams", "max_buffered", "max_message",  "max_control_frames",
+                                    "stream_window", "connection_window", NULL};
     UnaryCalls *self = (UnaryCalls *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     PyObject *types, *state, *handlers, *on_cancel, *headers, *trailers;
     int made = PyArg_ParseTupleAndKeywords(
-        arguments, keywords, "O!OO!OSSLLLLLLL", keyword_names, &PyTuple_Type, &types, &state, &PyDict_Type, &handlers,
-        &on_cancel, &headers, &trailers, &self->max_calls, &self->max_streams, &self->max_buffered, &self->max_message,
-        &self->max_control_frames, &self->stream_window, &self->connection_window);
+        arguments, keywords, "O!OO!OSSLLLLLLLL", keyword_names, &PyTuple_Type, &types, &state, &PyDict_Type, &handlers,
+        &on_cancel, &headers, &trailers, &self->max_header, &self->max_calls, &self->max_streams, &self->max_buffered,
+        &self->max_message, &self->max_control_frames, &self->stream_window, &self->connection_window);
     if (made) {
         self->state = Py_NewRef(state);
         self->handlers = Py_NewRef(handlers);
@@ -110,8 +110,9 @@ static void delete_calls(UnaryCalls *self)
     for (int i = 0; i < CALL_TYPES; i++)
         Py_XDECREF(self->types[i]);
     PyObject *held[] = {self->state,    self->handlers, self->on_cancel,   self->headers, self->trailers,
-                        self->calls,    self->buffered, self->count,       self->start_timer, self->cancel,
-                        self->flush, self->call_soon, (PyObject *)self->sink_type, self->zero, self->no_deadline};
+                        self->calls,    self->buffered, self->count,       self->start_timer, self->open,
+                        self->cancel,   self->flush,    self->call_soon, (PyObject *)self->sink_type, self->zero,
+                        self->no_deadline};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
         Py_XDECREF(held[i]);
     type->tp_free(self);

@@ -7,7 +7,7 @@ judge of them. */
 
 #include <stdint.h>
 
-enum call_type { CONNECTION, READER, HEADERS, OUTPUT, KEEPALIVE, STREAM, CALL, REQUEST, ANSWER, TENSOR, WANTED, CALL_TYPES };
+enum call_type { CONNECTION, READER, OUTPUT, KEEPALIVE, STREAM, CALL, REQUEST, ANSWER, TENSOR, WANTED, CALL_TYPES };
 
 typedef struct {
     PyObject_HEAD
@@ -15,8 +15,9 @@ typedef struct {
     Py_ssize_t slots[CALL_TYPES][MOST_SLOTS];
     PyObject *state, *handlers, *on_cancel;
     PyObject *headers, *trailers; /* header blocks of every response */
-    PyObject *calls, *buffered, *count, *start_timer, *cancel, *flush, *call_soon, *zero, *no_deadline; /* names, numbers */
-    long long max_calls, max_streams, max_buffered, max_message, max_control_frames, stream_window, connection_window;
+    PyObject *calls, *buffered, *count, *start_timer, *open, *cancel, *flush, *call_soon, *zero, *no_deadline; /* names, numbers */
+    long long max_header, max_calls, max_streams, max_buffered, max_message, max_control_frames, stream_window,
+        connection_window;
 } UnaryCalls;
 
 static inline PyObject *get(const UnaryCalls *self, enum call_type type, PyObject *object, int number)

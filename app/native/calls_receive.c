@@ -1,12 +1,13 @@
-/* Receiving: a header block that is known, WINDOW_UPDATE, and DATA with all of a call's message. */
+/* Receiving: whole header blocks, WINDOW_UPDATE, and DATA with all of a call's message. */
+#include "call_headers.h"
 #include "calls.h"
 
 #include <string.h>
 
 enum { DATA = 0, HEADERS_FRAME = 1, WINDOW_UPDATE = 8 };
-enum { END_STREAM = 1, END_HEADERS = 4 };
+enum { END_STREAM = 1, END_HEADERS = 4, PADDED = 8, PRIORITISED = 32 };
 enum { HEAD_SIZE = 9, PREFIX_SIZE = 5, LONG = 16384 };
-enum { PATH, TIMEOUT, REFUSAL = 5, HEAD_FIELDS }; /* of `CallHead` */
+enum { PATH, TIMEOUT, REFUSAL = 5 }; /* of `CallHead` */
 static const long long MAX_WINDOW = 0x7fffffff;
 
 struct frame {
@@ -99,39 +100,48 @@ static int enter(UnaryCalls *self, PyObject *connection, long long number, PyObj
     return done < 0 ? -1 : 1;
 }
 
-/* Return the head that a header block was decoded to before, borrowed; NULL for none, and with an error. */
-static PyObject *known_head(UnaryCalls *self, PyObject *connection, const struct frame *frame)
-{
-    PyObject *headers = get(self, CONNECTION, connection, C_HEADERS);
-    PyObject *known = is(self, HEADERS, headers) ? get(self, HEADERS, headers, H_KNOWN) : NULL;
-    if (known == NULL || !PyDict_CheckExact(known) || PyDict_GET_SIZE(known) == 0)
-        return NULL;
-    PyObject *block = PyBytes_FromStringAndSize((const char *)frame->payload, frame->length);
-    PyObject *head = block == NULL ? NULL : PyDict_GetItemWithError(known, block);
-    Py_XDECREF(block);
-    int fits = head != NULL && PyTuple_Check(head) && PyTuple_GET_SIZE(head) == HEAD_FIELDS;
-    return fits ? head : NULL;
-}
-
-static int receive_headers(UnaryCalls *self, PyObject *connection, const struct frame *frame)
+/* Open a call here; 0 if that is left to Python. */
+static int open_plain(UnaryCalls *self, PyObject *connection, const struct frame *frame, PyObject *head)
 {
     long long last, calls, refusal;
-    PyObject *streams = get(self, CONNECTION, connection, C_STREAMS);
-    if (frame->flags != END_HEADERS || frame->length == 0 || !(frame->stream & 1) ||
-        get(self, CONNECTION, connection, C_DRAINING) != Py_False || PyDict_GET_SIZE(streams) >= self->max_streams ||
-        !get_number(get(self, CONNECTION, connection, C_LAST_STREAM), &last) || frame->stream <= last)
-        return 0;
-    PyObject *head = known_head(self, connection, frame);
-    if (head == NULL)
-        return PyErr_Occurred() ? -1 : 0;
     PyObject *handler = PyDict_GetItemWithError(self->handlers, PyTuple_GET_ITEM(head, PATH));
     if (handler == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    if (!get_number(PyTuple_GET_ITEM(head, REFUSAL), &refusal) || refusal)
+    if (frame->flags != END_HEADERS || !(frame->stream & 1) || get(self, CONNECTION, connection, C_DRAINING) != Py_False ||
+        PyDict_GET_SIZE(get(self, CONNECTION, connection, C_STREAMS)) >= self->max_streams ||
+        !get_number(get(self, CONNECTION, connection, C_LAST_STREAM), &last) || frame->stream <= last ||
+        !get_number(PyTuple_GET_ITEM(head, REFUSAL), &refusal) || refusal)
         return 0;
     if (get_count(self, self->calls, &calls) < 0)
         return -1;
     return calls >= self->max_calls ? 0 : enter(self, connection, frame->stream, head, handler);
+}
+
+/* Open a call as Python does, which may refuse it. */
+static int open_call(UnaryCalls *self, PyObject *connection, const struct frame *frame, PyObject *head)
+{
+    PyObject *stream = PyLong_FromLongLong(frame->stream), *flags = PyLong_FromLong(frame->flags);
+    PyObject *opened = stream == NULL || flags == NULL
+                           ? NULL
+                           : PyObject_CallMethodObjArgs(connection, self->open, stream, flags, head, NULL);
+    Py_XDECREF(stream);
+    Py_XDECREF(flags);
+    Py_XDECREF(opened);
+    return opened == NULL ? -1 : 1;
+}
+
+static int receive_headers(UnaryCalls *self, PyObject *connection, const struct frame *frame)
+{
+    PyObject *headers = get(self, CONNECTION, connection, C_HEADERS);
+    if ((frame->flags & (PADDED | END_HEADERS | PRIORITISED)) != END_HEADERS || frame->length == 0 ||
+        frame->length > self->max_header || headers == NULL || Py_TYPE(headers) != header_decoder_type)
+        return 0;
+    PyObject *head = read_block(headers, frame->payload, frame->length);
+    int opened = head == NULL ? -1 : open_plain(self, connection, frame, head);
+    if (opened == 0)
+        opened = open_call(self, connection, frame, head);
+    Py_XDECREF(head);
+    return opened;
 }
 
 /* Count a control frame, as `Keepalive.count` does. */

@@ -1,7 +1,7 @@
 """What is compiled from the C files of this folder (setup.py)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from typing_extensions import Buffer
 
@@ -22,6 +22,7 @@ class UnaryCalls:
         on_cancel: Callable[[], None],
         headers: bytes,
         trailers: bytes,
+        max_header: int,
         max_calls: int,
         max_streams: int,
         max_buffered: int,
@@ -33,12 +34,13 @@ class UnaryCalls:
         """Use the slots of these types.
 
         Args:
-            types: of the connection, its readers of frames and of headers, its output, keepalive, streams
-                and calls; of requests, responses, tensors and requested outputs.
+            types: of the connection, its reader of frames, its output, keepalive, streams and calls; of
+                requests, responses, tensors and requested outputs.
             state: what counts calls and buffered bytes.
             handlers: called with a call and its message, by the path of the method.
             on_cancel: what a call calls before it has anything to cancel.
             headers, trailers: header blocks of a successful response.
+            max_header: bytes of a header block beyond which Python judges it.
             connection_window: bytes to receive on a connection before Python looks.
 
         Raises:
@@ -64,6 +66,32 @@ class UnaryCalls:
             otherwise: called with the call, the entry, the request and a response that is long or has
                 anything unusual.
         """
+
+class HeaderDecoder:
+    """Decodes the header blocks of one connection; see `app/protocol/grpc/header_blocks.py`."""
+
+    def __init__(
+        self,
+        head: type[tuple[Any, ...]],
+        static_table: tuple[tuple[str, str], ...],
+        huffman: bytes,
+        decode_metadata: Callable[[tuple[str, str]], tuple[str, str | bytes]],
+        refuse: Callable[[bool], NoReturn],
+        max_size: int,
+        /,
+    ) -> None:
+        """Decode by the tables of `hpack`.
+
+        Args:
+            head: `CallHead`.
+            huffman: `HUFFMAN_TABLE`, a byte for each of its numbers.
+            decode_metadata: decodes an entry whose name ends in `-bin`.
+            refuse: raises, called with whether a header list is too large; else a block is malformed.
+            max_size: largest header list in bytes.
+        """
+
+    def read(self, block: bytes, /) -> Any:
+        """Decode a block; raises what `refuse` does."""
 
 class InferRequests:
     """Reads ModelInferRequests by templates; see `app/protocol/grpc/compiled.py`."""

@@ -15,4 +15,5 @@ int add_ends(PyObject *module);
 int add_http_requests(PyObject *module);
 int add_json_requests(PyObject *module);
 int add_calls(PyObject *module);
+int add_header_decoder(PyObject *module);
 int add_infer_requests(PyObject *module);

@@ -35,10 +35,6 @@ enum { C_READER, C_BLOCK, C_HEADERS, C_OUTPUT, C_STREAMS, C_LAST_STREAM, C_RECEI
 enum { R_REST, R_MISSING, R_SLOTS };
 #define R_NAMES (const char *const[]){"_rest", "_missing", NULL}
 
-/* app.protocol.grpc.http2:HeaderReader */
-enum { H_KNOWN, H_SLOTS };
-#define H_NAMES (const char *const[]){"_known", NULL}
-
 /* app.ingress.http2.stream:Output */
 enum { O_FRAMES, O_WINDOW, O_INITIAL_WINDOW, O_FRAME_SIZE, O_WAITING, O_KEEPALIVE, O_STREAMS, O_CORKED, O_ON_IDLE,
     O_LOOP, O_SLOTS };

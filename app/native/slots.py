@@ -43,7 +43,6 @@ SLOTS: Final = (
         "_reader _block _headers _output _streams _last_stream _received _draining",
     ),
     Slots("R", "app.protocol.grpc.http2:FrameReader", "_rest _missing"),
-    Slots("H", "app.protocol.grpc.http2:HeaderReader", "_known"),
     Slots(
         *("O", "app.ingress.http2.stream:Output"),
         "frames window initial_window frame_size waiting keepalive streams corked on_idle _loop",

@@ -27,7 +27,7 @@ from app.core.errors import InferError
 from app.core.tensors import Buffer, InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.native.choice import missing
 from app.protocol.grpc import framing, http2, request_message
-from app.protocol.grpc.compiled import request_decoder
+from app.protocol.grpc.compiled import header_readers, request_decoder
 from app.protocol.http import content_coding, generate, http1
 from app.protocol.http import v2 as http_v2
 from app.transport.protocol import ProtocolError
@@ -146,12 +146,21 @@ def http2_frames(data: bytes) -> None:
 
 
 def http2_headers(data: bytes) -> None:
-    """Blocks of one connection, each behind two bytes with its length."""
-    reader = http2.HeaderReader(framing.read_head, 1 << 13)
+    """Blocks of one connection, each behind two bytes with its length: both data planes say the same."""
+    python, native = (header_readers(plane, 1 << 13)() for plane in ("python", "auto"))
     while data:
         length, data = cut(data)
-        reader.read(data[:length])
-        data = data[length:]
+        block, data = data[:length], data[length:]
+        try:
+            head = python.read(block)
+        except http2.Http2Error as error:
+            try:
+                native.read(block)
+            except http2.Http2Error as same:
+                assert (same.code, str(same)) == (error.code, str(error))
+                raise
+            raise AssertionError("only Python refuses it") from error
+        assert native.read(block) == head
 
 
 def http2_connections(data: bytes) -> None:

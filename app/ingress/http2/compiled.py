@@ -12,13 +12,13 @@ from app.ingress.http2.stream import Output, Stream
 from app.ingress.http2.windows import CREDIT_FROM, STREAM_WINDOW
 from app.native.choice import is_native
 from app.protocol.grpc.framing import OK_TRAILERS, RESPONSE_HEADERS
-from app.protocol.grpc.http2 import FrameReader, HeaderReader, Keepalive
+from app.protocol.grpc.http2 import FrameReader, Keepalive
 
 if TYPE_CHECKING:
     from app.native.extension import UnaryCalls
 
 TYPES: Final = (
-    *(Http2Connection, FrameReader, HeaderReader, Output, Keepalive, Stream, UnaryCall),
+    *(Http2Connection, FrameReader, Output, Keepalive, Stream, UnaryCall),
     *(InferRequest, InferResponse, Tensor, RequestedOutput),
 )
 
@@ -48,6 +48,7 @@ def compiled_calls(
         nothing,
         RESPONSE_HEADERS,
         OK_TRAILERS,
+        max_header=settings.max_header_size,
         max_calls=settings.max_calls,
         max_streams=settings.max_streams,
         max_buffered=settings.max_buffered_bytes,

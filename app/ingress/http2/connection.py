@@ -20,7 +20,7 @@ from app.ingress.net.buffered_protocol import SharedBufferProtocol, switch_proto
 from app.ingress.net.pace import Pace
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
-from app.protocol.grpc.framing import CallHead, read_head
+from app.protocol.grpc.framing import CallHead
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Http2Connection(asyncio.Protocol):
         self._compiled = state.compiled
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._reader = h2.FrameReader(MAX_FRAME, long=h2.DEFAULT_FRAME_SIZE)
-        self._headers: h2.HeaderReader[CallHead] = h2.HeaderReader(read_head, state.settings.max_header_size)
+        self._headers = state.new_headers()
         self._preface = b""
         self._greeted = self._is_buffered = False
         self._last_stream = 0

@@ -5,16 +5,33 @@ for is left to Python, which reads it and makes one. Python itself reads no requ
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from functools import partial
+from itertools import chain
+from typing import Final, NamedTuple, Protocol
+
+from hpack.huffman_table import HUFFMAN_TABLE
+from hpack.table import HeaderTable
 
 from app.core.tensors import Buffer, InferRequest, Parameters, RegionSlice, RequestedOutput, Tensor
 from app.native.choice import is_native
 from app.native.learning import not_learned
+from app.protocol.grpc.framing import CallHead, decode_metadata, read_head
+from app.protocol.grpc.header_blocks import HeaderReader, refuse_block
 from app.protocol.grpc.message_parts import split_request
 from app.protocol.grpc.request_message import decode_request
 from app.protocol.header_cache import HeaderCache
 
 DecodeRequest = Callable[[Buffer, float], InferRequest]
+
+
+class ReadsHeaders(Protocol):
+    """Decodes the header blocks of one connection."""
+
+    def read(self, block: bytes, /) -> CallHead:
+        """Decode a block; raises as `HeaderReader`."""
+
+
+NewHeaders = Callable[[], ReadsHeaders]
 
 
 class _Input(NamedTuple):
@@ -93,6 +110,17 @@ def _make_template(request: InferRequest) -> RequestTemplate:
         request.regions,
         sum([entry.data is None for entry in inputs]),
     )
+
+
+def header_readers(data_plane: str, max_size: int) -> NewHeaders:
+    """Return what makes the readers of header lists of at most `max_size` bytes: Python's, or those in C."""
+    if not is_native(data_plane):
+        return partial(HeaderReader, read_head, max_size)
+    from app.native.extension import HeaderDecoder
+
+    static = tuple((name.decode(), value.decode()) for name, value in HeaderTable.STATIC_TABLE)
+    states = bytes(chain.from_iterable(HUFFMAN_TABLE))
+    return partial(HeaderDecoder, CallHead, static, states, decode_metadata, refuse_block, max_size)
 
 
 def request_decoder(data_plane: str) -> DecodeRequest:

@@ -15,7 +15,8 @@ from urllib.parse import quote
 from app.core.buffers import allocate_private
 from app.core.errors import shortened
 from app.core.tensors import Buffer
-from app.protocol.grpc.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, Pairs, frame_head
+from app.protocol.grpc.header_blocks import Pairs
+from app.protocol.grpc.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, frame_head
 
 PREFIX: Final = struct.Struct(">BL")
 OK: Final = 0
@@ -66,12 +67,13 @@ def read_head(pairs: Pairs) -> CallHead:
         read_timeout(headers.get("grpc-timeout", "")),
         headers.get("grpc-encoding", "identity"),
         "gzip" in headers.get("grpc-accept-encoding", ""),
-        tuple(map(_metadata, (pair for pair in pairs if not pair[0].startswith((":", "grpc-"))))),
+        tuple(map(decode_metadata, (pair for pair in pairs if not pair[0].startswith((":", "grpc-"))))),
         refusal,
     )
 
 
-def _metadata(pair: tuple[str, str]) -> tuple[str, str | bytes]:
+def decode_metadata(pair: tuple[str, str]) -> tuple[str, str | bytes]:
+    """Return an entry of the metadata as handlers see it: bytes if its name ends in `-bin`."""
     name, value = pair
     if not name.endswith("-bin"):
         return pair

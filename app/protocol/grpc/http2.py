@@ -1,11 +1,8 @@
-"""HTTP/2 frames, header blocks and keepalive (RFC 9113), as a gRPC server needs them. No I/O."""
+"""HTTP/2 frames and keepalive (RFC 9113), as a gRPC server needs them. No I/O."""
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
-
-import hpack
-from hpack.exceptions import HPACKError, OversizedHeaderListError
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 from app.core.tensors import Buffer
 
@@ -50,9 +47,6 @@ _HEAD: Final = struct.Struct(">HBBBL")
 _HEAD_SIZE: Final = 9
 _SETTING: Final = struct.Struct(">HL")
 _LONG: Final = struct.Struct(">L")
-_CACHED_BLOCKS: Final = 64
-_CACHED_BYTES: Final = 4096
-"""Size of the largest cached block, with its header list."""
 
 
 class Http2Error(Exception):
@@ -110,20 +104,20 @@ class FrameReader:
         self._flags = 0
         self._stream = 0
 
-    def feed(self, data: Buffer) -> list[Frame | DataSegments]:
-        """Return the frames that `data` completes.
+    def feed(self, data: Buffer) -> Iterator[Frame | DataSegments]:
+        """Yield the frames that `data` completes, each to be handled before the next.
 
         Raises:
-            Http2Error: FRAME_SIZE_ERROR for a frame above the announced limit.
+            Http2Error: FRAME_SIZE_ERROR for a frame above the announced limit, after those in front of it.
         """
-        frames: list[Frame | DataSegments] = []
         position = 0
         if self._missing:
-            position = self._continue(data, frames)
+            frame, position = self._continue(data)
+            yield frame
         elif self._rest:
             self._rest += data
             if len(self._rest) < self._needed:
-                return frames
+                return
             data, self._rest = self._rest, bytearray()
         end = len(data)
         while end - position >= _HEAD_SIZE:
@@ -135,20 +129,20 @@ class FrameReader:
             stop = start + length
             stream &= MAX_STREAM
             if length >= self._long and kind == DATA and not flags & PADDED and start < end:
-                position = self._read_segments(data, position, stream, frames)
+                segments, position = self._read_segments(data, position, stream)
+                yield segments
                 continue
             if stop <= end:
-                frames.append(Frame(kind, flags, stream, bytes(data[start:stop])))
+                yield Frame(kind, flags, stream, bytes(data[start:stop]))
                 position = stop
                 continue
             if kind == DATA and not flags & PADDED and start < end:
-                frames.append(Frame(DATA, 0, stream, bytes(data[start:end])))
                 self._length, self._missing, self._flags, self._stream = length, stop - end, flags, stream
                 position = end
+                yield Frame(DATA, 0, stream, bytes(data[start:end]))
             break
         if position < end:
             self._buffer(data[position:])
-        return frames
 
     def _buffer(self, beginning: Buffer) -> None:
         self._rest += beginning
@@ -158,19 +152,20 @@ class FrameReader:
             in_pieces = kind == DATA and not flags & PADDED
             self._needed += 1 if in_pieces else high << 8 | low
 
-    def _continue(self, data: Buffer, frames: list[Frame | DataSegments]) -> int:
-        """Read the rest of the current DATA frame; return where it ends, or the data."""
+    def _continue(self, data: Buffer) -> tuple[Frame | DataSegments, int]:
+        """Read the rest of the current DATA frame; return also where it ends, or the data."""
         if self._length >= self._long:
-            return self._read_segments(data, 0, self._stream, frames)
+            return self._read_segments(data, 0, self._stream)
         piece = bytes(data[: self._missing])
         self._missing -= len(piece)
-        frames.append(Frame(DATA, 0 if self._missing else self._flags, self._stream, piece))
-        return len(piece)
+        return Frame(DATA, 0 if self._missing else self._flags, self._stream, piece), len(piece)
 
-    def _read_segments(
-        self, data: Buffer, position: int, stream: int, frames: list[Frame | DataSegments]
-    ) -> int:
-        """Read the long DATA frames of a stream from `position` on, or the rest of the current one."""
+    def _read_segments(self, data: Buffer, position: int, stream: int) -> tuple[DataSegments, int]:
+        """Read the long DATA frames of a stream from `position` on, or the rest of the current one.
+
+        Returns:
+            Them, and where they end, or the data.
+        """
         view, end = memoryview(data), len(data)
         pieces: list[memoryview] = []
         flags = 0
@@ -191,8 +186,7 @@ class FrameReader:
             self._missing = start + length - position
             self._length, self._flags, self._stream = length, flags_, stream
             flags = 0 if self._missing else flags_
-        frames.append(DataSegments(DATA_SEGMENTS, flags, stream, pieces))
-        return position
+        return DataSegments(DATA_SEGMENTS, flags, stream, pieces), position
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -270,62 +264,6 @@ def unpad(flags: int, payload: bytes) -> bytes:
     if start > stop:
         raise Http2Error(PROTOCOL_ERROR, "more padding than payload")
     return payload[start:stop]
-
-
-Head = TypeVar("Head")
-Pairs = list[tuple[str, str]]
-
-
-class HeaderReader(Generic[Head]):
-    """Decodes the header blocks of one connection.
-
-    Once names and values are in the dynamic table, a client sends the same block for the same call. A block
-    is decoded once, until the table changes.
-
-    Args:
-        make: parses a header list; its result is cached with the block.
-        max_size: largest header list in bytes.
-    """
-
-    __slots__ = ("_decoder", "_known", "_make")
-
-    def __init__(self, make: Callable[[Pairs], Head], max_size: int) -> None:
-        self._make = make
-        self._decoder: Any = hpack.Decoder(max_size)
-        self._known: dict[bytes, Head] = {}
-
-    def read(self, block: bytes) -> Head:
-        """Decode a block.
-
-        Raises:
-            Http2Error: COMPRESSION_ERROR; ENHANCE_YOUR_CALM for a list that is too large.
-        """
-        known = self._known.get(block)
-        if known is not None:
-            return known
-        before = self._table()
-        try:
-            pairs = self._decoder.decode(block, raw=True)
-        except OversizedHeaderListError:
-            raise Http2Error(ENHANCE_YOUR_CALM, "header list is too large") from None
-        except (HPACKError, IndexError, ValueError):  # whose texts show addresses of buffers
-            raise Http2Error(COMPRESSION_ERROR, "malformed header block") from None
-        head = self._make([(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs])
-        after = self._table()
-        if after[0] is not before[0] or after[1] != before[1]:
-            self._known.clear()
-        elif len(self._known) < _CACHED_BLOCKS and _size(pairs) + len(block) <= _CACHED_BYTES:
-            self._known[block] = head
-        return head
-
-    def _table(self) -> tuple[object, int]:
-        """Return the newest entry and the count: together they change whenever the dynamic table does."""
-        entries = self._decoder.header_table.dynamic_entries
-        return (entries[0] if entries else None), len(entries)
-
-
-def _size(pairs: Sequence[tuple[bytes, bytes]]) -> int:
-    return sum(len(name) + len(value) for name, value in pairs)
 
 
 _FRAMES_PER_RESPONSE: Final = 4

@@ -4,6 +4,7 @@ from typing import Final
 
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
+from app.protocol.grpc.header_blocks import HeaderReader
 from app.protocol.http.http1 import response_head
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 
@@ -46,7 +47,7 @@ class Http2Refusal:
     def __init__(self, text: str) -> None:
         self._text = text
         self._frames = h2.FrameReader(h2.DEFAULT_FRAME_SIZE)
-        self._headers = h2.HeaderReader(wire.read_head, _MAX_BLOCK)
+        self._headers = HeaderReader(wire.read_head, _MAX_BLOCK)
 
     def feed(self, data: bytes) -> bytes:
         """Return what is to be sent after `data` was received, which begins behind the preface.

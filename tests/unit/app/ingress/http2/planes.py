@@ -297,11 +297,7 @@ class Pair:
         assert python == native
 
     def failed(self) -> bool:
-        """Return whether the connections have failed, for the same reason.
-
-        Of what came in one read, Python handles nothing if a frame is too large, and the extension what is
-        in front of it.
-        """
+        """Return whether the connections have failed, for the same reason."""
         python, native = (side.goaway() for side in self.sides)
         assert python == native
         return bool(python)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from app.core.tensors import Buffer
 from app.protocol.grpc import framing as wire
 from app.protocol.grpc import http2 as h2
+from app.protocol.grpc.header_blocks import HeaderReader, Pairs
 from tests.costs import bounded
 
 LIMIT = 1 << 16
@@ -47,8 +48,9 @@ def test_frames_arrive_in_pieces_of_any_size(step: int) -> None:
 def test_last_piece_of_a_long_data_frame_ends_the_stream() -> None:
     reader = h2.FrameReader(LIMIT)
     data = h2.frame(h2.DATA, h2.END_STREAM, 5, bytes(1000))
-    assert reader.feed(data[:500]) == [(h2.DATA, 0, 5, bytes(491))]
-    assert reader.feed(data[500:] + h2.frame(h2.PING, 0, 0, bytes(8)))[0][1] == h2.END_STREAM
+    assert list(reader.feed(data[:500])) == [(h2.DATA, 0, 5, bytes(491))]
+    frames = list(reader.feed(data[500:] + h2.frame(h2.PING, 0, 0, bytes(8))))
+    assert frames[0][1] == h2.END_STREAM
 
 
 @pytest.mark.parametrize("step", [1, 8, 9, 10, 100, 163, 1000, 10_000])
@@ -84,24 +86,26 @@ def test_long_data_frames_are_read_as_segments(step: int) -> None:
 def test_segments_stop_at_a_frame_over_the_limit() -> None:
     reader = h2.FrameReader(1000, long=100)
     data = h2.frame(h2.DATA, 0, 1, bytes(200)) + h2.frame_head(1001, h2.DATA, 0, 1) + b"x"
+    frames = reader.feed(data)
+    assert next(frames).stream == 1, "what is in front of it is handled"
     with pytest.raises(h2.Http2Error):
-        reader.feed(data)
+        next(frames)
 
 
 def test_long_frame_arriving_byte_by_byte_is_not_copied_each_time() -> None:
     reader = h2.FrameReader(1 << 20)
     data = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, bytes(1 << 20))
     with bounded(0.5):  # 50,000 copies of it are 25 GB
-        frames = reader.feed(data[: 1 << 19])
+        frames = list(reader.feed(data[: 1 << 19]))
         for at in range(1 << 19, (1 << 19) + 50_000):
             frames += reader.feed(data[at : at + 1])
     assert not frames
-    assert reader.feed(data[at + 1 :]) == [(h2.HEADERS, h2.END_HEADERS, 1, data[9:])]
+    assert list(reader.feed(data[at + 1 :])) == [(h2.HEADERS, h2.END_HEADERS, 1, data[9:])]
 
 
 def test_frame_over_the_limit_is_refused() -> None:
     with pytest.raises(h2.Http2Error) as caught:
-        h2.FrameReader(LIMIT).feed(h2.frame_head(LIMIT + 1, h2.DATA, 0, 1))
+        list(h2.FrameReader(LIMIT).feed(h2.frame_head(LIMIT + 1, h2.DATA, 0, 1)))
     assert caught.value.code == h2.FRAME_SIZE_ERROR
 
 
@@ -181,11 +185,11 @@ CALL = [
 def test_repeated_header_block_is_decoded_once() -> None:
     made: list[wire.CallHead] = []
 
-    def make(pairs: h2.Pairs) -> wire.CallHead:
+    def make(pairs: Pairs) -> wire.CallHead:
         made.append(wire.read_head(pairs))
         return made[-1]
 
-    encoder, reader = hpack.Encoder(), h2.HeaderReader(make, LIMIT)
+    encoder, reader = hpack.Encoder(), HeaderReader(make, LIMIT)
     blocks = [encoder.encode(CALL) for _ in range(5)]
     heads = [reader.read(block) for block in blocks]
     assert len(made) == 2  # the first fills the table, the second is kept
@@ -197,7 +201,7 @@ def test_repeated_header_block_is_decoded_once() -> None:
 
 @given(st.binary(max_size=200))
 def test_fuzz_the_header_reader(block: bytes) -> None:
-    reader = h2.HeaderReader(wire.read_head, 4096)
+    reader = HeaderReader(wire.read_head, 4096)
     try:
         reader.read(block)
     except h2.Http2Error as error:
@@ -205,7 +209,7 @@ def test_fuzz_the_header_reader(block: bytes) -> None:
 
 
 def test_header_list_over_the_limit_is_refused() -> None:
-    encoder, reader = hpack.Encoder(), h2.HeaderReader(wire.read_head, 4096)
+    encoder, reader = hpack.Encoder(), HeaderReader(wire.read_head, 4096)
     reader.read(encoder.encode([("a", "x" * 3000)]))
     with pytest.raises(h2.Http2Error) as caught:
         reader.read(encoder.encode([("a", "x" * 3000)] * 2))  # four bytes on the wire
@@ -290,7 +294,7 @@ def test_invalid_messages_are_refused() -> None:
 
 
 def test_only_short_header_blocks_are_cached() -> None:
-    reader = h2.HeaderReader(wire.read_head, 1 << 16)
+    reader = HeaderReader(wire.read_head, 1 << 16)
     for size, kept in ((1000, True), (30_000, False)):
         block = b"".join(wire.header(name, value) for name, value in ((":path", "/a"), ("x", "y" * size)))
         assert (reader.read(block) is reader.read(block)) is kept
