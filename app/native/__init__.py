@@ -7,8 +7,8 @@ Where C takes over, functions of Python are not called, and a breakpoint in them
 `--data-plane=python` to debug**. The method `use_compiled` of a class puts C there, where it is no argument:
 
 - `HttpConnection`, by the recogniser of its `HttpState`: `HttpRequests.match` and `Matched` in place of
-  `_parse`, `InferRoute` and `ResponseWriter`; `InferRoute` by its context: `JsonRequests.read` in place of
-  `decode_infer`.
+  `_parse`, `InferRoute` and `ResponseWriter`; routes of inference by their context: `read_json` in place
+  of `decode_infer`, `json_data` in place of `encode_data`.
 - `Http2Connection`, by its `Http2State`: `HeaderDecoder.read` in place of `HeaderReader` and `read_head`;
   `UnaryCalls.receive` in place of `_on_frame`, `Stream` and `UnaryCall`.
 - `GrpcFront`: `UnaryCalls.sink` in place of `_deliver`, `InferRequests.read` in place of `decode_request`.

@@ -260,27 +260,31 @@ class ServerEnd:
     def take(self, buffer: Buffer, start: int, end: int, /) -> int:
         """Handle requests in a buffer; return where the first frame that is left, or incomplete, begins."""
 
-class JsonRequests:
-    """Reads the JSON part of inference requests, as most clients write it."""
+def read_json(
+    types: tuple[type[Any], ...],
+    model: str,
+    version: str,
+    body: Buffer,
+    json_end: int,
+    max_input_size: int,
+    /,
+) -> Any | None:
+    """Return the `HttpInfer` of a body; None if Python has to read it, to find what is wrong or unusual.
 
-    def __init__(
-        self,
-        tensor: type[Tensor],
-        output: type[RequestedOutput],
-        place: type[RegionSlice],
-        request: type[InferRequest],
-        infer: type[Any],
-        /,
-    ) -> None:
-        """Make requests of these types; `infer` is `HttpInfer`."""
+    A long body is read without the interpreter's lock.
 
-    def read(
-        self, model: str, version: str, body: Buffer, json_end: int, max_input_size: int, /
-    ) -> Any | None:
-        """Return the `HttpInfer` of a body; None if Python has to read it, to find what is wrong or unusual.
+    Args:
+        types: the classes `Tensor`, `RequestedOutput`, `RegionSlice`, `InferRequest` and `HttpInfer`.
+    """
 
-        A long body is read without the interpreter's lock.
-        """
+def json_data(datatype: str, count: int, data: Buffer, /) -> bytes | None:
+    """Return the data of a tensor as JSON, as `encode_data` does; None if Python has to write it.
+
+    Much of it is written without the interpreter's lock.
+
+    Args:
+        count: elements that the shape tells of.
+    """
 
 class HttpRequests:
     """Reads inference requests over HTTP/1.1 in full: head, JSON part and binary tensors."""
@@ -291,7 +295,7 @@ class HttpRequests:
         output: type[RequestedOutput],
         request: type[InferRequest],
         response: type[InferResponse],
-        reader: JsonRequests,
+        json_types: tuple[type[Any], ...],
         asked: tuple[bytes, ...],
         response_heads: tuple[bytes, ...],
         encode_data: Callable[[Tensor], bytes],
@@ -340,6 +344,8 @@ class Matched:
     def owner(self) -> Any: ...
     @property
     def binary_default(self) -> bool: ...
+    @property
+    def needs_json_encoding(self) -> bool: ...
     def __call__(self, response: InferResponse, /) -> None: ...
     def disconnect(self) -> None:
         """Cancel the request, whose client has disconnected."""

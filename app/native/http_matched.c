@@ -102,11 +102,6 @@ static void delete(Matched *self)
     Py_DECREF(type);
 }
 
-static PyObject *get_binary_default(Matched *self, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(self->wishes.is_binary);
-}
-
 static PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Matched, vectorcall), READONLY, NULL},
     {"owner", T_OBJECT, offsetof(Matched, owner), READONLY, NULL},
@@ -114,13 +109,10 @@ static PyMemberDef members[] = {
     {"request", T_OBJECT, offsetof(Matched, request), READONLY, NULL},
     {"call", T_OBJECT, offsetof(Matched, call), 0, NULL},
     {"entry", T_OBJECT, offsetof(Matched, entry), 0, NULL},
+    {"binary_default", T_BOOL, offsetof(Matched, wishes.is_binary), READONLY, NULL},
+    {"needs_json_encoding", T_BOOL, offsetof(Matched, wishes.needs_json), READONLY, NULL},
     {"sink", T_OBJECT, offsetof(Matched, sink), 0, NULL},
     {NULL, 0, 0, 0, NULL},
-};
-
-static PyGetSetDef properties[] = {
-    {"binary_default", (getter)get_binary_default, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef methods[] = {
@@ -134,7 +126,6 @@ static PyType_Slot slots[] = {
     {Py_tp_clear, clear},
     {Py_tp_dealloc, delete},
     {Py_tp_members, members},
-    {Py_tp_getset, properties},
     {Py_tp_methods, methods},
     {0, NULL},
 };

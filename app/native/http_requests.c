@@ -104,7 +104,7 @@ static PyObject *new_requests(PyTypeObject *type, PyObject *arguments, PyObject 
         !PyArg_ParseTuple(arguments, "O!O!O!O!OO!O!OKnn:HttpRequests", &PyType_Type, &tensor, &PyType_Type, &output,
                           &PyType_Type, &request, &PyType_Type, &response, &json, &PyTuple_Type, &others, &PyTuple_Type,
                           &heads, &encode_data, &max_size, &max_head, &max_body) ||
-        !is_json_requests(json) || PyTuple_GET_SIZE(heads) != 5 || !are_bytes(heads) || !are_bytes(others)) {
+        !are_json_types(json) || PyTuple_GET_SIZE(heads) != 5 || !are_bytes(heads) || !are_bytes(others)) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "types, a reader, bytes, a function and limits");
         return NULL;
@@ -112,13 +112,14 @@ static PyObject *new_requests(PyTypeObject *type, PyObject *arguments, PyObject 
     HttpRequests *self = (HttpRequests *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->tensor = (PyTypeObject *)Py_NewRef(tensor);
-    self->output = (PyTypeObject *)Py_NewRef(output);
-    self->response = (PyTypeObject *)Py_NewRef(response);
-    self->json = Py_NewRef(json);
-    self->others = Py_NewRef(others);
-    self->response_heads = Py_NewRef(heads);
-    self->encode_data = Py_NewRef(encode_data);
+    self->given = Py_NewRef(arguments); /* keeps what follows */
+    self->tensor = (PyTypeObject *)tensor;
+    self->output = (PyTypeObject *)output;
+    self->response = (PyTypeObject *)response;
+    self->json = json;
+    self->others = others;
+    self->response_heads = heads;
+    self->encode_data = encode_data;
     self->max_size = max_size;
     self->max_head = max_head;
     self->max_body = max_body;
@@ -137,12 +138,8 @@ static int traverse(HttpRequests *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->matched);
-    Py_VISIT(self->tensor);
-    Py_VISIT(self->output);
-    Py_VISIT(self->response);
-    Py_VISIT(self->json);
+    Py_VISIT(self->given);
     Py_VISIT(self->heads);
-    Py_VISIT(self->encode_data);
     return 0;
 }
 
@@ -158,14 +155,8 @@ static void delete(HttpRequests *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Py_XDECREF(self->matched);
-    Py_XDECREF(self->tensor);
-    Py_XDECREF(self->output);
-    Py_XDECREF(self->response);
-    Py_XDECREF(self->json);
+    Py_XDECREF(self->given);
     Py_XDECREF(self->heads);
-    Py_XDECREF(self->others);
-    Py_XDECREF(self->response_heads);
-    Py_XDECREF(self->encode_data);
     type->tp_free(self);
     Py_DECREF(type);
 }

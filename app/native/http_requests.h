@@ -6,7 +6,7 @@ others, and is the judge of what is wrong with them: nothing here changes anythi
 #include "json_requests.h"
 #include "slot_names.h"
 
-enum { MAX_HEAD = 8 << 10, MAX_KEY = 1 << 10, MAX_HEADS = 4096, MAX_KEPT = 4 << 20, MAX_JSON = 64 << 10 };
+enum { MAX_HEAD = 8 << 10, MAX_KEY = 1 << 10, MAX_HEADS = 4096, MAX_KEPT = 4 << 20, MAX_JSON = 32 << 10 };
 
 struct head {
     Py_ssize_t size, content_length, json_length; /* -1: there is none */
@@ -21,7 +21,7 @@ typedef struct {
     PyObject_HEAD
     PyTypeObject *matched, *tensor, *output, *response;
     Py_ssize_t of_tensor[T_SLOTS], of_output[W_SLOTS], of_request[Q_SLOTS], of_response[A_SLOTS];
-    PyObject *json, *heads; /* `JsonRequests`; the owner, model and version of each known head */
+    PyObject *given, *json, *heads; /* the arguments; types of `read_json`; the owner, model and version of each known head */
     PyObject *others, *response_heads, *encode_data;
     unsigned long long max_size; /* of a tensor in the JSON */
     Py_ssize_t max_head, max_body, kept; /* `kept`: bytes of the known heads, which their owners have */

@@ -1,9 +1,10 @@
 /* Responses over HTTP/1.1, written in full: `encode_infer` in `app/protocol/http/v2.py` writes all others. */
 #include "http_requests.h"
+#include "json.h"
 
 #include <string.h>
 
-enum { MAX_BODY = 16 << 10, MAX_OUTPUTS = 16, DIGITS = 20 }; /* bytes that are joined, instead of sent in parts */
+enum { MAX_BODY = 16 << 10, MAX_OUTPUTS = 16 }; /* bytes that are joined, instead of sent in parts */
 
 /* A response on its way: its JSON, and its binary tensors. */
 struct response {
@@ -23,33 +24,20 @@ static int put(struct response *to, const char *bytes, Py_ssize_t size)
 
 #define PUT(to, word) put(to, word, (Py_ssize_t)sizeof(word) - 1)
 
-static Py_ssize_t decimal(uint64_t number, char (*digits)[DIGITS])
-{
-    char *at = *digits + DIGITS;
-    do
-        *--at = (char)('0' + number % 10);
-    while (number /= 10);
-    return at - *digits;
-}
-
 static int put_number(struct response *to, uint64_t number)
 {
-    char digits[DIGITS];
-    Py_ssize_t start = decimal(number, &digits);
-    return put(to, digits + start, DIGITS - start);
+    char digits[MAX_DIGITS];
+    return put(to, digits, write_digits(digits, number) - digits);
 }
 
-/* Write a string in which nothing has to be escaped. */
 static int put_string(struct response *to, PyObject *string)
 {
     Py_ssize_t size;
     const char *text = string != NULL && PyUnicode_Check(string) ? PyUnicode_AsUTF8AndSize(string, &size) : NULL;
-    if (text == NULL)
-        return 0;
-    for (Py_ssize_t i = 0; i < size; i++)
-        if ((unsigned char)text[i] < ' ' || text[i] == '"' || text[i] == '\\')
-            return 0;
-    return PUT(to, "\"") && put(to, text, size) && PUT(to, "\"");
+    char *at = to->json + to->json_size, *limit = to->json + MAX_BODY;
+    char *end = text == NULL ? NULL : write_quoted(at, limit, (const unsigned char *)text, (size_t)size);
+    to->json_size += end == NULL ? 0 : end - at;
+    return end != NULL;
 }
 
 static int put_shape(struct response *to, PyObject *shape)
@@ -85,6 +73,9 @@ static int put_binary(const HttpRequests *self, struct response *to, PyObject *t
 
 static int put_values(const HttpRequests *self, struct response *to, PyObject *tensor)
 {
+    PyObject *data = slot(tensor, self->of_tensor[T_DATA]);
+    if (data == NULL || (size_t)PyObject_Size(data) > MAX_BODY / 4) /* most are longer than what is joined */
+        return 0;
     PyObject *text = PyObject_CallOneArg(self->encode_data, tensor);
     int done = text != NULL && PyBytes_CheckExact(text) && PUT(to, ",\"data\":") &&
                put(to, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text));
@@ -172,38 +163,29 @@ static int is_plain(const HttpRequests *self, PyObject *response)
            parameters != NULL && PyDict_CheckExact(parameters);
 }
 
-static char *copy(char *to, const void *bytes, Py_ssize_t size)
-{
-    memcpy(to, bytes, (size_t)size);
-    return to + size;
-}
-
 /* Return head, JSON and binary tensors; `heads` are the two parts of a head around the length of a body of JSON, and the
 three of one around the lengths of the JSON and of the body. */
 static PyObject *join(PyObject *heads, const struct response *of)
 {
-    char digits[DIGITS];
+    char digits[2][MAX_DIGITS];
     Py_ssize_t first = of->size > 0 ? 2 : 0, count = of->size > 0 ? 3 : 2, size = of->json_size + of->size;
+    Py_ssize_t lengths[] = {write_digits(digits[0], (uint64_t)of->json_size) - digits[0],
+                            write_digits(digits[1], (uint64_t)(of->json_size + of->size)) - digits[1]};
     for (Py_ssize_t i = 0; i < count; i++)
-        size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(heads, first + i));
-    uint64_t lengths[] = {(uint64_t)of->json_size, (uint64_t)(of->json_size + of->size)};
-    for (Py_ssize_t i = 0; i < count - 1; i++)
-        size += DIGITS - decimal(lengths[count == 3 ? i : 1], &digits);
+        size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(heads, first + i)) + (i > 0 ? lengths[i + 2 - count] : 0);
     PyObject *joined = PyBytes_FromStringAndSize(NULL, size);
     if (joined == NULL)
         return NULL;
     char *to = PyBytes_AS_STRING(joined);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *head = PyTuple_GET_ITEM(heads, first + i);
-        to = copy(to, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head));
-        if (i == count - 1)
-            break;
-        Py_ssize_t start = decimal(lengths[count == 3 ? i : 1], &digits);
-        to = copy(to, digits + start, DIGITS - start);
+        if (i > 0)
+            to = put_bytes(to, digits[i + 2 - count], (size_t)lengths[i + 2 - count]);
+        to = put_bytes(to, PyBytes_AS_STRING(head), (size_t)PyBytes_GET_SIZE(head));
     }
-    to = copy(to, of->json, of->json_size);
+    to = put_bytes(to, of->json, (size_t)of->json_size);
     for (Py_ssize_t i = 0; i < of->binaries; i++)
-        to = copy(to, of->binary[i].buf, of->binary[i].len);
+        to = put_bytes(to, of->binary[i].buf, (size_t)of->binary[i].len);
     return joined;
 }
 

@@ -26,8 +26,7 @@ int take(struct cursor *from, char character)
     return 1;
 }
 
-/* Return the bytes of a UTF-8 character of several, 0 for none; two are always readable behind a text: a quote, an end. */
-static size_t long_character(const unsigned char *at, const unsigned char *end)
+size_t long_character(const unsigned char *at, const unsigned char *end)
 {
     static const struct {
         unsigned char first, last, low, high, size;

@@ -5,6 +5,7 @@ which is the judge of it. Nothing here needs Python, so that long texts can be r
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct cursor {
     const char *at, *end;
@@ -57,3 +58,22 @@ int read_values(struct cursor *from, enum datatype type, size_t count, char *tar
 int read_strings(struct cursor *from, char *target, size_t *size);
 /* Prepare what numbers are read by; returns 0, or -1. */
 int prepare_numbers(void);
+/* Return the bytes of a UTF-8 character of several, 0 for none. */
+size_t long_character(const unsigned char *at, const unsigned char *end);
+
+enum { MAX_DIGITS = 20 };
+
+static inline char *put_bytes(char *to, const void *bytes, size_t size)
+{
+    memcpy(to, bytes, size);
+    return to + size;
+}
+
+/* Each writes, and returns the end. */
+char *write_digits(char *to, uint64_t number);
+/* NULL where this is no UTF-8, or there is no room. */
+char *write_quoted(char *to, const char *end, const unsigned char *at, size_t size);
+/* Prepare what numbers are written by; returns 0, or -1 with a Python error. */
+int prepare_writing(void);
+/* The digits of the shortest decimal of a finite double but 0, without its sign, and the power of ten to multiply them by. */
+uint64_t shortest_decimal(double value, int *exponent);

@@ -1,5 +1,5 @@
-/* The type `JsonRequests`: inference requests over HTTP, whose JSON part is read in full. What is not as most clients
-write it, or wrong, is left to Python, which then reads all of it: NULL without an error. */
+/* Inference requests over HTTP, whose JSON part is read in full. What is not as most clients write it, or wrong, is left to
+Python, which then reads all of it: NULL without an error. */
 #include "json_requests.h"
 
 #include "json_parts.h"
@@ -8,10 +8,7 @@ write it, or wrong, is left to Python, which then reads all of it: NULL without 
 
 enum { MAX_ID = 128, COPIED_TO = 4 << 10, UNLOCKED_FROM = 32 << 10 };
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *tensor, *output, *place, *request, *infer;
-} JsonRequests;
+enum { TENSOR, OUTPUT, PLACE, REQUEST, INFER, JSON_TYPES };
 
 static PyObject *string(struct text text)
 {
@@ -31,19 +28,19 @@ static PyObject *tuple_of(const uint64_t *values, Py_ssize_t count)
     return made;
 }
 
-static PyObject *make_place(const JsonRequests *self, const struct place *place)
+static PyObject *make_place(PyObject *types, const struct place *place)
 {
-    return PyObject_CallFunction(self->place, "s#KK", place->region.start, (Py_ssize_t)place->region.size,
+    return PyObject_CallFunction(PyTuple_GET_ITEM(types, PLACE), "s#KK", place->region.start, (Py_ssize_t)place->region.size,
                                  (unsigned long long)place->offset, (unsigned long long)place->nbytes);
 }
 
 /* Return the data of an input: what was read, a place, or the bytes behind the JSON, copied where they are few. */
-static PyObject *make_data(const JsonRequests *self, const struct input *input, const struct body *body)
+static PyObject *make_data(PyObject *types, const struct input *input, const struct body *body)
 {
     if (input->data != NULL)
         return PyBytes_FromStringAndSize(input->data, (Py_ssize_t)input->size);
     if (input->place.is_given)
-        return make_place(self, &input->place);
+        return make_place(types, &input->place);
     Py_ssize_t start = body->json_end + input->start, end = body->json_end + input->end;
     if (end - start <= COPIED_TO)
         return PyBytes_FromStringAndSize(body->bytes + start, end - start);
@@ -53,25 +50,25 @@ static PyObject *make_data(const JsonRequests *self, const struct input *input, 
     return data;
 }
 
-static PyObject *make_input(const JsonRequests *self, const struct input *input, PyObject *data)
+static PyObject *make_input(PyObject *types, const struct input *input, PyObject *data)
 {
     PyObject *fields[] = {string(input->name), PyUnicode_FromString(datatype_names[input->datatype]),
                           tuple_of(input->shape, input->dims), data};
     PyObject *made = NULL;
     if (fields[0] != NULL && fields[1] != NULL && fields[2] != NULL && data != NULL)
-        made = PyObject_Vectorcall(self->tensor, fields, 4, NULL);
+        made = PyObject_Vectorcall(PyTuple_GET_ITEM(types, TENSOR), fields, 4, NULL);
     for (int i = 0; i < 4; i++)
         Py_XDECREF(fields[i]);
     return made;
 }
 
-static PyObject *make_output(const JsonRequests *self, const struct output *output)
+static PyObject *make_output(PyObject *types, const struct output *output)
 {
     int has_place = output->place.is_given;
-    PyObject *place = has_place ? make_place(self, &output->place) : Py_NewRef(Py_None);
+    PyObject *place = has_place ? make_place(types, &output->place) : Py_NewRef(Py_None);
     if (place == NULL)
         return NULL;
-    return PyObject_CallFunction(self->output, "s#OKN", output->name.start, (Py_ssize_t)output->name.size,
+    return PyObject_CallFunction(PyTuple_GET_ITEM(types, OUTPUT), "s#OKN", output->name.start, (Py_ssize_t)output->name.size,
                                  has_place || output->is_binary ? Py_True : Py_False,
                                  (unsigned long long)output->classification, place);
 }
@@ -112,7 +109,7 @@ static const char *reserved_field(const struct parameter *parameter, int *fits)
 }
 
 /* Sort parameters into custom ones and fields of a request. Returns whether all are as they have to be. */
-static int make_parameters(const struct request *request, PyObject *custom, PyObject *fields, int *binary_default)
+static int make_parameters(const struct request *request, PyObject *custom, PyObject *fields, char *binary_default)
 {
     for (Py_ssize_t i = 0; i < request->parameters; i++) {
         const struct parameter *parameter = &request->parameter[i];
@@ -131,12 +128,12 @@ static int make_parameters(const struct request *request, PyObject *custom, PyOb
     return 1;
 }
 
-static PyObject *make_inputs(const JsonRequests *self, const struct request *request, const struct body *body)
+static PyObject *make_inputs(PyObject *types, const struct request *request, const struct body *body)
 {
     PyObject *inputs = PyTuple_New(request->inputs);
     for (Py_ssize_t i = 0; inputs != NULL && i < request->inputs; i++) {
-        PyObject *data = make_data(self, &request->input[i], body);
-        PyObject *made = make_input(self, &request->input[i], data);
+        PyObject *data = make_data(types, &request->input[i], body);
+        PyObject *made = make_input(types, &request->input[i], data);
         if (made == NULL)
             Py_CLEAR(inputs);
         else
@@ -145,11 +142,11 @@ static PyObject *make_inputs(const JsonRequests *self, const struct request *req
     return inputs;
 }
 
-static PyObject *make_outputs(const JsonRequests *self, const struct request *request)
+static PyObject *make_outputs(PyObject *types, const struct request *request)
 {
     PyObject *outputs = PyTuple_New(request->outputs);
     for (Py_ssize_t i = 0; outputs != NULL && i < request->outputs; i++) {
-        PyObject *made = make_output(self, &request->output[i]);
+        PyObject *made = make_output(types, &request->output[i]);
         if (made == NULL)
             Py_CLEAR(outputs);
         else
@@ -174,10 +171,10 @@ static int needs_json(const struct request *request, int binary_default, int *re
 }
 
 /* Return the arguments of a request by their places. */
-static PyObject *make_arguments(const JsonRequests *self, const struct request *request, const struct body *body,
+static PyObject *make_arguments(PyObject *types, const struct request *request, const struct body *body,
                                 PyObject *custom)
 {
-    PyObject *inputs = make_inputs(self, request, body), *outputs = make_outputs(self, request), *arguments = NULL;
+    PyObject *inputs = make_inputs(types, request, body), *outputs = make_outputs(types, request), *arguments = NULL;
     PyObject *id = request->id.start == NULL ? PyUnicode_FromString("") : string(request->id);
     if (inputs != NULL && outputs != NULL && id != NULL)
         arguments = PyTuple_Pack(6, body->model, body->version, inputs, outputs, id, custom);
@@ -188,7 +185,7 @@ static PyObject *make_arguments(const JsonRequests *self, const struct request *
 }
 
 /* Return the `InferRequest` of what was read. */
-static PyObject *make_request(const JsonRequests *self, const struct request *request, const struct body *body,
+static PyObject *make_request(PyObject *types, const struct request *request, const struct body *body,
                               struct wishes *wishes)
 {
     PyObject *custom = PyDict_New(), *fields = PyDict_New(), *arguments = NULL, *made = NULL;
@@ -199,9 +196,9 @@ static PyObject *make_request(const JsonRequests *self, const struct request *re
         if (PyDict_GetItemString(fields, "") != NULL)
             PyDict_DelItemString(fields, "");
         if (!regions || PyDict_SetItemString(fields, "regions", Py_True) == 0)
-            arguments = make_arguments(self, request, body, custom);
+            arguments = make_arguments(types, request, body, custom);
         if (arguments != NULL)
-            made = PyObject_Call(self->request, arguments, fields);
+            made = PyObject_Call(PyTuple_GET_ITEM(types, REQUEST), arguments, fields);
     }
     Py_XDECREF(custom);
     Py_XDECREF(fields);
@@ -209,7 +206,7 @@ static PyObject *make_request(const JsonRequests *self, const struct request *re
     return made;
 }
 
-PyObject *read_json_request(PyObject *reader, const struct body *body, unsigned long long max_size, struct wishes *wishes)
+PyObject *read_json_request(PyObject *types, const struct body *body, unsigned long long max_size, struct wishes *wishes)
 {
     struct request *request = PyMem_RawMalloc(sizeof *request);
     if (request == NULL)
@@ -226,7 +223,7 @@ PyObject *read_json_request(PyObject *reader, const struct body *body, unsigned 
         Py_END_ALLOW_THREADS
     }
     if (is_read)
-        made = make_request((JsonRequests *)reader, request, body, wishes);
+        made = make_request(types, request, body, wishes);
     for (Py_ssize_t i = 0; i < request->inputs; i++)
         free(request->input[i].data);
     PyMem_RawFree(request);
@@ -236,104 +233,43 @@ PyObject *read_json_request(PyObject *reader, const struct body *body, unsigned 
 }
 
 /* Return the `HttpInfer` of a body whose JSON part ends at `json_end`; None if Python has to read it. */
-static PyObject *read_body(JsonRequests *self, PyObject *given)
+static PyObject *read_json(PyObject *Py_UNUSED(module), PyObject *given)
 {
     struct body body = {0};
     struct wishes wishes;
     unsigned long long max_size;
     Py_buffer bytes;
-    if (!PyArg_ParseTuple(given, "UUOnK:read", &body.model, &body.version, &body.object, &body.json_end, &max_size) ||
-        PyObject_GetBuffer(body.object, &bytes, PyBUF_SIMPLE) < 0)
+    PyObject *types, *request = NULL, *infer = NULL;
+    if (!PyArg_ParseTuple(given, "OUUOnK:read_json", &types, &body.model, &body.version, &body.object, &body.json_end,
+                          &max_size) ||
+        !are_json_types(types) || PyObject_GetBuffer(body.object, &bytes, PyBUF_SIMPLE) < 0)
         return NULL;
-    PyObject *request = NULL, *infer = NULL;
     body.bytes = bytes.buf;
     body.end = bytes.len;
     if (body.json_end >= 0 && body.json_end <= body.end)
-        request = read_json_request((PyObject *)self, &body, max_size, &wishes);
+        request = read_json_request(types, &body, max_size, &wishes);
     if (request != NULL)
-        infer = PyObject_CallFunctionObjArgs(self->infer, request, wishes.is_binary ? Py_True : Py_False,
+        infer = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(types, INFER), request, wishes.is_binary ? Py_True : Py_False,
                                              wishes.needs_json ? Py_True : Py_False, NULL);
     Py_XDECREF(request);
     PyBuffer_Release(&bytes);
     return infer != NULL || PyErr_Occurred() ? infer : Py_NewRef(Py_None);
 }
 
-static PyObject *new_requests(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+int are_json_types(PyObject *types)
 {
-    PyObject *given[5];
-    if (keywords != NULL || !PyArg_ParseTuple(arguments, "OOOOO:JsonRequests", &given[0], &given[1], &given[2], &given[3],
-                                              &given[4])) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "no keywords");
-        return NULL;
-    }
-    JsonRequests *self = (JsonRequests *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->tensor = Py_NewRef(given[0]);
-    self->output = Py_NewRef(given[1]);
-    self->place = Py_NewRef(given[2]);
-    self->request = Py_NewRef(given[3]);
-    self->infer = Py_NewRef(given[4]);
-    return (PyObject *)self;
+    int are = PyTuple_CheckExact(types) && PyTuple_GET_SIZE(types) == JSON_TYPES;
+    if (!are)
+        PyErr_SetString(PyExc_TypeError, "the types of requests");
+    return are;
 }
 
-static int traverse(JsonRequests *self, visitproc visit, void *arg)
+int add_json(PyObject *module)
 {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->tensor);
-    Py_VISIT(self->output);
-    Py_VISIT(self->place);
-    Py_VISIT(self->request);
-    Py_VISIT(self->infer);
-    return 0;
-}
-
-static int clear(JsonRequests *self)
-{
-    Py_CLEAR(self->tensor);
-    Py_CLEAR(self->output);
-    Py_CLEAR(self->place);
-    Py_CLEAR(self->request);
-    Py_CLEAR(self->infer);
-    return 0;
-}
-
-static void delete(JsonRequests *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyMethodDef methods[] = {
-    {"read", (PyCFunction)read_body, METH_VARARGS, "Return the request that a body is, or None."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyType_Slot slots[] = {
-    {Py_tp_new, new_requests}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear},
-    {Py_tp_dealloc, delete},   {Py_tp_methods, methods},   {0, NULL},
-};
-
-static PyType_Spec specification = {
-    .name = "app.native.extension.JsonRequests",
-    .basicsize = sizeof(JsonRequests),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = slots,
-};
-
-int is_json_requests(PyObject *reader)
-{
-    return Py_TYPE(reader)->tp_dealloc == (destructor)delete;
-}
-
-int add_json_requests(PyObject *module)
-{
-    PyObject *type = prepare_numbers() < 0 ? PyErr_NoMemory() : PyType_FromModuleAndSpec(module, &specification, NULL);
-    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return added;
+    static PyMethodDef methods[] = {
+        {"read_json", read_json, METH_VARARGS, "Return the request that a body is, or None."},
+        {"json_data", json_data, METH_VARARGS, "Return the data of a tensor as JSON, or None."},
+        {NULL, NULL, 0, NULL},
+    };
+    return prepare_numbers() < 0 || prepare_writing() < 0 ? -1 : PyModule_AddFunctions(module, methods);
 }

@@ -12,11 +12,14 @@ struct body {
 
 /* What a request wants of its response: see `HttpInfer`. */
 struct wishes {
-    int is_binary, needs_json;
+    char is_binary, needs_json;
 };
 
-/* Return the `InferRequest` of a body, by a `JsonRequests`; NULL, in general without an error, where Python has to read
-it. `max_size`: of a tensor that is given as JSON, in bytes. */
-PyObject *read_json_request(PyObject *reader, const struct body *body, unsigned long long max_size, struct wishes *wishes);
+/* Whether these are the types of `read_json`; sets an error. */
+int are_json_types(PyObject *types);
 
-int is_json_requests(PyObject *reader);
+/* Return the `InferRequest` of a body, of these types; NULL, in general without an error, where Python has to read
+it. `max_size`: of a tensor that is given as JSON, in bytes. */
+PyObject *read_json_request(PyObject *types, const struct body *body, unsigned long long max_size, struct wishes *wishes);
+
+PyObject *json_data(PyObject *module, PyObject *arguments);

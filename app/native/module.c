@@ -8,7 +8,7 @@ static int execute(PyObject *module)
     if (add_header_decoder(module) < 0 || add_calls(module) < 0 || add_infer_requests(module) < 0)
         return -1;
     int failed = add_mapping(module) < 0 || add_messages(module) < 0 || add_ends(module) < 0;
-    return failed || add_json_requests(module) < 0 || add_http_requests(module) < 0 ? -1 : 0;
+    return failed || add_json(module) < 0 || add_http_requests(module) < 0 ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};

@@ -13,7 +13,7 @@ int add_mapping(PyObject *module);
 int add_messages(PyObject *module);
 int add_ends(PyObject *module);
 int add_http_requests(PyObject *module);
-int add_json_requests(PyObject *module);
+int add_json(PyObject *module);
 int add_calls(PyObject *module);
 int add_header_decoder(PyObject *module);
 int add_infer_requests(PyObject *module);

@@ -24,7 +24,7 @@ from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.rest.openapi.path_hints import method_hint
 from app.ingress.service.interface import InferenceService, is_ready
 from app.ingress.tracing.observer import Observer
-from app.protocol.http.compiled import infer_decoder
+from app.protocol.http.compiled import data_encoder, infer_decoder
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 from app.protocol.http.web_origin import WebOriginPolicy
@@ -93,6 +93,7 @@ class HttpFront:
             settings.http1,
             send_buffers,
             infer_decoder(data_plane),
+            data_encoder(data_plane),
         )
         self._compatible = tuple(compatible)
         known = known_requests(data_plane, settings)

@@ -12,7 +12,7 @@ from app.core.errors import InferError, internal, unsupported
 from app.core.inference import Call
 from app.core.tensors import Buffer, InferResponse, failed
 from app.ingress.http1.exchange import Exchange
-from app.ingress.rest.context import RouteContext
+from app.ingress.rest.context import LONG_DATA, LONG_JSON, RouteContext
 from app.protocol.http.content_coding import compress, decompress, response_encoding
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.json_tensors import DataError
@@ -27,8 +27,6 @@ from app.routing.table import NotLoaded, VersionEntry
 
 ENDPOINT: Final = "HTTP end point"
 """This endpoint in Triton's refusal of decoupled models."""
-_HEAVY: Final = 256 << 10
-"""Bytes of JSON or of compressed data from which the work is done in a thread."""
 
 
 class InferRoute:
@@ -57,7 +55,7 @@ class InferRoute:
         json_size = len(body) if self._json_length is None else self._json_length
         if not self._supported:
             exchange.fail(unsupported("Unsupported compression type"), b"Accept-Encoding: gzip, deflate\r\n")
-        elif self._compressed or json_size > _HEAVY:
+        elif self._compressed or json_size > LONG_JSON:
             self.context.run_in_thread(
                 exchange, partial(self._decode, body, entry), partial(self._submit, exchange, entry)
             )
@@ -135,16 +133,19 @@ class ResponseWriter:
         exchange = self._exchange
         if exchange.closed:
             return
-        infer = self._infer
+        infer, context = self._infer, self._route.context
         if response.failure is not None:
             exchange.fail(response.failure)
             return
+        work = partial(encode_infer, infer, response, self._entry, context.encode_data)
         try:
-            if infer.needs_json_encoding and sum([len(tensor.data) for tensor in response.outputs]) > _HEAVY:
-                work = partial(encode_infer, infer, response, self._entry)
-                self._route.context.run_in_thread(exchange, work, self._send)
+            if (
+                infer.needs_json_encoding
+                and sum([len(tensor.data) for tensor in response.outputs]) > LONG_DATA
+            ):
+                context.run_in_thread(exchange, work, self._send)
             else:
-                self._send(encode_infer(infer, response, self._entry))
+                self._send(work())
         except Exception as error:
             exchange.fail(error)
 
@@ -167,7 +168,7 @@ class ResponseWriter:
         encoding = self._route.encoding
         headers = encoded.headers + f"Content-Encoding: {encoding}\r\n".encode()
         work = partial(compress, encoded.parts, encoding)
-        if sum(map(len, encoded.parts)) <= _HEAVY:
+        if sum(map(len, encoded.parts)) <= LONG_DATA:
             self._exchange.respond(200, headers, (work(),))
             return
         self._route.context.run_in_thread(

@@ -13,9 +13,8 @@ from app.ingress.http1.exchange import Exchange
 from app.ingress.rest.infer import ENDPOINT, InferRoute, ResponseWriter
 from app.native.choice import is_native
 from app.native.learning import not_learned
-from app.protocol.http.compiled import RESPONSE_HEADS, json_reader
+from app.protocol.http.compiled import JSON_TYPES, RESPONSE_HEADS, data_encoder
 from app.protocol.http.http1 import RequestHead
-from app.protocol.http.json_tensors import encode_data
 from app.protocol.http.v2 import HttpInfer
 from app.settings.fronts import HttpSettings
 
@@ -72,7 +71,7 @@ class _Known:
         """Deliver a response that the compiled reader does not write."""
         exchange = Exchange(matched.connection, self.head)
         matched.connection.go_on(exchange)
-        infer = HttpInfer(matched.request, matched.binary_default)
+        infer = HttpInfer(matched.request, matched.binary_default, matched.needs_json_encoding)
         writer = ResponseWriter(self._route, exchange, matched.entry, infer)
         writer.call, matched.call = matched.call, None
         exchange.on_disconnect = writer.cancel
@@ -89,4 +88,5 @@ def known_requests(data_plane: str, settings: HttpSettings) -> KnownRequests | N
     asked = tuple(sorted({each.header.lower().encode() for each in settings.restrictions.values()}))
     types = Tensor, RequestedOutput, InferRequest, InferResponse
     limits = settings.max_input_size, settings.http1.max_head_bytes, settings.http1.max_body_bytes
-    return KnownRequests(HttpRequests(*types, json_reader(), asked, RESPONSE_HEADS, encode_data, *limits))
+    encode = data_encoder(data_plane)
+    return KnownRequests(HttpRequests(*types, JSON_TYPES, asked, RESPONSE_HEADS, encode, *limits))

@@ -20,7 +20,7 @@ from app.core.tensors import Buffer, InferRequest, InferResponse, Parameters, Pa
 from app.protocol.http import strict_json
 from app.protocol.http.json_header import custom_parameter, read_parameter
 from app.protocol.http.json_part import MAX_ARRAYS
-from app.protocol.http.json_tensors import MAX_RANK, encode_data, flatten, tensor_bytes
+from app.protocol.http.json_tensors import MAX_RANK, EncodeData, encode_data, flatten, tensor_bytes
 from app.protocol.http.strict_json import Members, as_text, error_prefix
 from app.protocol.http.v2 import DEFAULT_MAX_INPUT_SIZE, encode_error, json_too_large
 
@@ -174,7 +174,7 @@ def fitted_shape(name: str, shape: Sequence[int], count: int) -> tuple[int, ...]
     return tuple(reversed(fitted))
 
 
-def encode_generate(request_id: str, response: InferResponse) -> bytes:
+def encode_generate(request_id: str, response: InferResponse, encode: EncodeData = encode_data) -> bytes:
     """Encode a successful response: sorted keys, a tensor of one element as a scalar, others as flat lists.
 
     Among equal names the response's own field has precedence over a parameter, and that over an output.
@@ -189,12 +189,12 @@ def encode_generate(request_id: str, response: InferResponse) -> bytes:
         fields.setdefault(name, value)
     for tensor in response.outputs:
         if tensor.name not in fields:
-            fields[tensor.name] = msgspec.Raw(_value(tensor))
+            fields[tensor.name] = msgspec.Raw(_value(tensor, encode))
     return _encode(fields)
 
 
-def _value(tensor: Tensor) -> bytes:
-    data = encode_data(tensor)
+def _value(tensor: Tensor, encode: EncodeData) -> bytes:
+    data = encode(tensor)
     return data[1:-1] if prod(tensor.shape) == 1 else data
 
 

@@ -7,6 +7,7 @@ type is an INTERNAL error. Writing widens FP32 to double before printing, so 0.1
 import json
 import math
 from array import array
+from collections.abc import Callable
 from decimal import Decimal
 from itertools import chain
 from math import prod
@@ -222,6 +223,10 @@ def _flatten_ragged(data: list[Any]) -> list[Any]:
         if len(stack) > MAX_DEPTH:
             raise too_deep()
     return leaves
+
+
+EncodeData = Callable[[Tensor], bytes]
+"""Encodes the data of a tensor; see `encode_data`."""
 
 
 def encode_data(tensor: Tensor) -> bytes:

@@ -16,7 +16,7 @@ from app.core.errors import InferError, invalid_arg
 from app.core.tensors import Buffer, InferRequest, InferResponse, Tensor
 from app.protocol.classification import ModelLabels, classify_output
 from app.protocol.http.json_part import read_json_part
-from app.protocol.http.json_tensors import encode_data
+from app.protocol.http.json_tensors import EncodeData, encode_data
 
 DEFAULT_MAX_INPUT_SIZE: Final = 64 << 20
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
@@ -167,7 +167,9 @@ def _deduced(dims: tuple[int, ...], elements: int) -> tuple[int, ...]:
     return tuple([elements // known if dim == -1 and known else dim for dim in dims])
 
 
-def encode_infer(infer: HttpInfer, response: InferResponse, model: ModelLabels) -> EncodedResponse:
+def encode_infer(
+    infer: HttpInfer, response: InferResponse, model: ModelLabels, encode: EncodeData = encode_data
+) -> EncodedResponse:
     """Encode a successful response.
 
     The parts hold the output tensors' own data where it is sent in binary: no copy is made.
@@ -176,6 +178,7 @@ def encode_infer(infer: HttpInfer, response: InferResponse, model: ModelLabels) 
         infer: the request, as `decode_infer` returned it.
         response: without a failure.
         model: class labels of the model.
+        encode: encodes data as JSON.
 
     Raises:
         InferError: INVALID_ARG for FP16 or BF16 as JSON and for a classification of an unsupported data type;
@@ -195,7 +198,7 @@ def encode_infer(infer: HttpInfer, response: InferResponse, model: ModelLabels) 
             binary = requested.binary is True
             if requested.classification:
                 tensor = classify_output(model, response.model_version, tensor, requested.classification)
-        outputs.append(_described(tensor, binary, parts))
+        outputs.append(_in_binary(tensor, parts) if binary else _with_data(tensor, encode))
     parts[0] = _encode(_document(request, response, outputs))
     if len(parts) == 1:
         return EncodedResponse(JSON_HEADERS, parts)
@@ -206,10 +209,12 @@ def _entry(tensor: Tensor, **more: Any) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape, **more}
 
 
-def _described(tensor: Tensor, binary: bool, parts: list[Buffer]) -> dict[str, Any]:
-    """Return an output's JSON object; data sent in binary is appended to `parts`."""
-    if not binary:
-        return _entry(tensor, data=msgspec.Raw(encode_data(tensor)))
+def _with_data(tensor: Tensor, encode: EncodeData) -> dict[str, Any]:
+    return _entry(tensor, data=msgspec.Raw(encode(tensor)))
+
+
+def _in_binary(tensor: Tensor, parts: list[Buffer]) -> dict[str, Any]:
+    """Return an output's JSON object; its data is appended to `parts`."""
     size = len(tensor.data)
     if size:
         parts.append(tensor.data)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
-from app.protocol.http.compiled import RESPONSE_HEADS, json_reader
+from app.protocol.http.compiled import JSON_TYPES, RESPONSE_HEADS
 from app.protocol.http.json_tensors import encode_data
 
 extension = pytest.importorskip("app.native.extension")
@@ -20,19 +20,19 @@ def head(path: str, *lines: str) -> bytes:
 
 
 def reader() -> Any:
-    return extension.HttpRequests(*TYPES, json_reader(), *REST)
+    return extension.HttpRequests(*TYPES, JSON_TYPES, *REST)
 
 
 def test_other_types_are_refused() -> None:
     plain = type("Plain", (), {"name": ""})
     for other in (int, plain):
         with pytest.raises(TypeError, match=r"has no slot 'name', which app/native/http_requests\.c uses"):
-            extension.HttpRequests(other, *TYPES[1:], json_reader(), *REST)
-    for arguments in ((), (*TYPES, None, *REST), (*TYPES, json_reader(), ("text",), *REST[1:])):
+            extension.HttpRequests(other, *TYPES[1:], JSON_TYPES, *REST)
+    for arguments in ((), (*TYPES, None, *REST), (*TYPES, JSON_TYPES, ("text",), *REST[1:])):
         with pytest.raises(TypeError):
             extension.HttpRequests(*arguments)
     with pytest.raises(TypeError):
-        extension.HttpRequests(*TYPES, json_reader(), (), (b"", b""), encode_data, 1, 1, 1)
+        extension.HttpRequests(*TYPES, JSON_TYPES, (), (b"", b""), encode_data, 1, 1, 1)
 
 
 def test_heads_that_are_not_plain_are_not_known() -> None:

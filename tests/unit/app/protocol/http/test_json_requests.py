@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from app.core.datatypes import DATATYPES
 from app.core.errors import InferError
-from app.core.tensors import InferRequest, RegionSlice, RequestedOutput, Tensor
+from app.core.tensors import RegionSlice
+from app.protocol.http.compiled import JSON_TYPES
 from app.protocol.http.v2 import HttpInfer, decode_infer
 
 extension = pytest.importorskip("app.native.extension")
-READER = extension.JsonRequests(Tensor, RequestedOutput, RegionSlice, InferRequest, HttpInfer)
 LIMIT = 1 << 12
 MUTATIONS = b'[]{},:"\\.-+eE0159 \n\x00\xff\xc3\xa9tfn'
 
 
 def compiled(body: bytes, json_end: int) -> HttpInfer | None:
-    found: HttpInfer | None = READER.read("m", "1", memoryview(body), json_end, LIMIT)
+    found: HttpInfer | None = extension.read_json(JSON_TYPES, "m", "1", memoryview(body), json_end, LIMIT)
     return found
 
 
@@ -188,7 +188,7 @@ def test_what_clients_send_is_read(name: str) -> None:
 def test_long_requests_are_read_without_the_interpreter() -> None:
     values = [float(number) / 7 for number in range(5000)]
     body = request(shape=[5000], data=values)
-    found = READER.read("m", "", memoryview(body), len(body), 1 << 20)
+    found = extension.read_json(JSON_TYPES, "m", "", memoryview(body), len(body), 1 << 20)
     assert found.request.inputs[0].array().tolist() == [
         msgspec.json.decode(json.dumps(v)) for v in values
     ] or (bytes(found.request.inputs[0].data) == bytes(decode_infer("m", "", body).request.inputs[0].data))
