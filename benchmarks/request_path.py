@@ -125,7 +125,7 @@ async def _open_ingress(model: str, address: str, data_plane: str, kept: list[An
     pools = static_pools({"unix": address, "tcp": ""}, TransportSettings(data_plane=data_plane))
     router = make_router(ServerSettings(), pools)
     config = read_config(ROOT / "model_repository", model).SerializeToString()
-    entry = VersionEntry(model, 1, ModelState.READY, "", f"{model}:1", config)
+    entry = VersionEntry(model, 1, ModelState.READY, application=f"{model}:1", config=config)
     await router.apply(RoutingTable(1, True, (entry,)))
     regions = SharedMemory(os.path.join(os.path.dirname(address.removeprefix("unix:")), "regions"))
     service = RoutedInferenceService(ServerSettings(), router, None, regions)  # type: ignore[arg-type]
