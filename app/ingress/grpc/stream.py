@@ -19,6 +19,7 @@ from app.core.errors import Failure, InferError, unavailable
 from app.core.inference import Call
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
 from app.ingress.net.slow_clients import RESPONSE_BYTES, TOO_SLOW, SendBufferLimit
+from app.ingress.net.turn import Turn
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.protocol.grpc.parameters import wants_empty_final
@@ -123,6 +124,7 @@ class InferStream:
         self._draining: Failure | None = None
         self._slot_freed = asyncio.Event()
         self._changed = asyncio.Event()
+        self._turn = Turn()
 
     async def wait_for_slot(self) -> None:
         """Wait until another request may be read."""
@@ -197,6 +199,7 @@ class InferStream:
         Raises:
             InferError: the stream must end with this error.
         """
+        await self._turn.wrote(len(self._ready))
         while not self._ready:
             if self._is_complete():
                 return None

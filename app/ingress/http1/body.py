@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from app.ingress.http1.exchange import Route
-from app.ingress.net.buffered_protocol import Receiver, SharedBufferProtocol
+from app.ingress.net.buffered_protocol import MOST_READ, Receiver, SharedBufferProtocol
 from app.protocol.http.http1 import ChunkedBody, RequestHead
 from app.transport.memory.shared_pool import allocate_aligned
 
@@ -35,8 +35,9 @@ class SizedBody:
         self.body = self._view.toreadonly()
 
     def unfilled(self) -> memoryview:
-        """Return the part of the memory that is not filled yet."""
-        return self._view[len(self._view) - self.missing :]
+        """Return the part of the memory that is to be filled next."""
+        start = len(self._view) - self.missing
+        return self._view[start : start + MOST_READ]
 
     def filled(self, size: int) -> None:
         self.missing -= size
@@ -95,3 +96,5 @@ class InPlaceProtocol(SharedBufferProtocol):
         else:
             receiving.filled(nbytes)
             self._received_in_place(nbytes, receiving)
+            if nbytes == MOST_READ and receiving.missing:
+                self.give_way()

@@ -7,12 +7,14 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from app.ingress.net.server_state import ServerState
+from app.ingress.net.server_state import Connection, ServerState
 from app.ingress.net.tls_accepting import TlsAccepting
 
 logger = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S: Final = 1.0
+_CHECKED: Final = 256
+"""Connections that are checked in a turn of the loop: 0.2 ms."""
 _ABORT_S: Final = 1.0
 
 
@@ -80,7 +82,15 @@ class Listener:
                     await self._state.all_closed.wait()
 
     def _check_connections(self) -> None:
-        now = self._state.now()
-        for connection in list(self._state.connections):
-            connection.check_time(now)
-        self._check = self._state.loop.call_later(_CHECK_INTERVAL_S, self._check_connections)
+        self._check_some(list(self._state.connections))
+
+    def _check_some(self, connections: list[Connection]) -> None:
+        """Check the first of some connections, and the others in the loop's next turns."""
+        now, loop = self._state.now(), self._state.loop
+        for connection in connections[:_CHECKED]:
+            if connection in self._state.connections:
+                connection.check_time(now)
+        if rest := connections[_CHECKED:]:
+            self._check = loop.call_later(0, self._check_some, rest)
+        else:
+            self._check = loop.call_later(_CHECK_INTERVAL_S, self._check_connections)

@@ -14,7 +14,8 @@ from app.core.inference import Call
 from app.core.tensors import InferRequest, InferResponse, failed
 from app.ingress.http1.exchange import Exchange, describe_error
 from app.ingress.net.slow_clients import RESPONSE_BYTES, TOO_SLOW
-from app.ingress.rest.context import RouteContext
+from app.ingress.net.turn import Turn
+from app.ingress.rest.context import LONG_DATA, LONG_JSON, RouteContext
 from app.protocol.http.generate import decode_generate, encode_generate, error_event, event
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
@@ -26,10 +27,6 @@ _EXACTLY_ONE: Final = (
     b'{"error":"generate expects model to produce exactly 1 response, use generate stream for model that '
     b'generates various number of responses"}'
 )
-_HEAVY_REQUEST: Final = 32 << 10
-"""Bytes of a request from which it is decoded in a thread."""
-_HEAVY_RESPONSE: Final = 256 << 10
-"""Bytes of tensors from which they are encoded in a thread."""
 
 
 class GenerateRoute:
@@ -54,7 +51,7 @@ class GenerateRoute:
             return
         if not self._plain:
             raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
-        if len(body) > _HEAVY_REQUEST:
+        if len(body) > LONG_JSON:
             self._context.run_in_thread(
                 exchange, partial(self._decode, body, entry), partial(self._submit, exchange, entry)
             )
@@ -95,6 +92,9 @@ class _ResponseWriter:
         """Receive a response."""
         raise NotImplementedError
 
+    def _encode(self, response: InferResponse) -> bytes:
+        return encode_generate(self._id, response, self._context.encode_data)
+
     def _is_end_of_stream(self, response: InferResponse) -> bool:
         """Return whether a response is the empty final one of a decoupled model."""
         return self._decoupled and response.is_end_of_stream
@@ -120,11 +120,11 @@ class _SingleWriter(_ResponseWriter):
             self._refuse()
         elif self._held.failure is not None:
             exchange.fail(self._held.failure)
-        elif _byte_size(self._held) > _HEAVY_RESPONSE:
-            self._context.run_in_thread(exchange, partial(encode_generate, self._id, self._held), self._send)
+        elif _byte_size(self._held) > LONG_DATA:
+            self._context.run_in_thread(exchange, partial(self._encode, self._held), self._send)
         else:
             try:
-                self._send(encode_generate(self._id, self._held))
+                self._send(self._encode(self._held))
             except Exception as error:
                 exchange.fail(error)
 
@@ -148,6 +148,7 @@ class _StreamWriter(_ResponseWriter):
         self._closed = False
         self._begun = self._behind = False
         self._changed = asyncio.Event()
+        self._turn = Turn()
 
     def start(self) -> None:
         self._context.tasks.start(self._write())
@@ -206,6 +207,7 @@ class _StreamWriter(_ResponseWriter):
                 self._context.send_buffers.remove(self)
             await self._write_one(response)
             await exchange.drained()
+            await self._turn.wrote(len(self._buffered))
 
     async def _write_one(self, response: InferResponse) -> None:
         exchange = self._exchange
@@ -229,10 +231,10 @@ class _StreamWriter(_ResponseWriter):
         if response.failure is not None:
             return http_status(response.failure), error_event(response.failure)
         try:
-            if _byte_size(response) > _HEAVY_RESPONSE:
-                document = await asyncio.to_thread(encode_generate, self._id, response)
+            if _byte_size(response) > LONG_DATA:
+                document = await asyncio.to_thread(self._encode, response)
             else:
-                document = encode_generate(self._id, response)
+                document = self._encode(response)
         except Exception as raised:
             failure = describe_error(raised, self._exchange.head.path)
             return http_status(failure), error_event(failure)

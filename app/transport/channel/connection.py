@@ -15,7 +15,7 @@ from app.transport.memory.lending import Borrower, Lender, Offer, released_key
 from app.transport.protocol import ProtocolError
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import decode_offer, decode_release, encode_offer, encode_release
-from app.transport.wire.frames import Frame, FrameDecoder, Kind, encode_frame
+from app.transport.wire.frames import FULL_READ, Frame, FrameDecoder, Kind, encode_frame
 from app.transport.wire.messages import FrameEncoder
 from app.transport.wire.tensors import view_shared
 
@@ -86,13 +86,14 @@ class Connection(asyncio.BufferedProtocol):
         self._thread = threading.get_ident()
         self._transport = cast(asyncio.Transport, None)
         self._decoder = FrameDecoder(
-            settings.max_frame_bytes, settings.max_meta_bytes, settings.read_buffer_bytes
+            settings.max_frame_bytes, settings.max_meta_bytes, settings.read_buffer_bytes, FULL_READ
         )
         self._out: SendQueue | ClientEnd | ServerEnd = SendQueue()
         self._take: Callable[[memoryview, int, int], int] | None = None
         self._busy_poll = BusyPoll(self._loop, settings.busy_poll_us)
         # While the transport has buffered enough.
         self._paused = False
+        self._reading = True  # unless the peer reads too slowly what it asks for
         self._dropped: deque[int] = deque()
         self._release_scheduled = False
         self._releases = 0
@@ -186,6 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._decoder.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        size = nbytes
         self._busy_poll.end()
         # Frames sent in response to this batch are written together at its end.
         out = self._out
@@ -214,6 +216,18 @@ class Connection(asyncio.BufferedProtocol):
                 end_read(self._loop)
             if corked:
                 self._flush()
+            if size >= FULL_READ:
+                self._give_way()
+
+    def _give_way(self) -> None:
+        """Read on in the loop's next turn: libuv reads again at once, up to 32 times, after a full read."""
+        if not self.closing and self._transport.is_reading():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._reading and not self.closing:
+            self._transport.resume_reading()
 
     # Arena slabs.
 

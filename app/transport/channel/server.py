@@ -69,7 +69,6 @@ class _ServerConnection(Connection):
         self._handler = server.handler
         self._streams: dict[int, Cancel] = {}
         self._controls = Tasks()
-        self._reading = True
         self.use_compiled(server_end(self, self._loop, self._streams, self._handler, cancel_nothing))
 
     @property

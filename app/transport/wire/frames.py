@@ -113,6 +113,12 @@ def aligned_buffer(nbytes: int) -> memoryview:
     return block.data[start : start + nbytes]
 
 
+FULL_READ: Final = 64 << 10
+"""Most bytes of a read of small frames: some hundred responses take their receiver 1 ms."""
+_LONG_READ: Final = 512 << 10
+"""Most bytes of a read of a large frame."""
+
+
 class FrameDecoder:
     """Incremental parser that owns its receive buffers.
 
@@ -122,8 +128,12 @@ class FrameDecoder:
     of its own: its tensors are views of it and keep nothing else alive.
     """
 
-    def __init__(self, max_frame_bytes: int, max_meta_bytes: int, read_buffer_bytes: int) -> None:
+    def __init__(
+        self, max_frame_bytes: int, max_meta_bytes: int, read_buffer_bytes: int, most_read: int = 1 << 62
+    ) -> None:
+        """`most_read`: bytes of a read of small frames."""
         self._max = max_frame_bytes
+        self._most_read = most_read
         self._max_meta = max_meta_bytes
         self._shared = aligned_buffer(max(read_buffer_bytes, 2 * HEADER_SIZE))
         self._buffer = self._shared
@@ -137,7 +147,8 @@ class FrameDecoder:
 
     def get_buffer(self) -> memoryview:
         """Return the memory to receive into; never empty."""
-        return self._buffer[self._end :]
+        most = self._most_read if self._buffer is self._shared else _LONG_READ
+        return self._buffer[self._end : self._end + most]
 
     def taken(self, nbytes: int, take: Callable[[memoryview, int, int], int]) -> bool:
         """Have frames handled that are completed by `nbytes` written to `get_buffer()`.
