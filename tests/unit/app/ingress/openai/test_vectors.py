@@ -2,20 +2,24 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.core.errors import InferError, invalid_arg
+from app.core.errors import ErrorCode, InferError, invalid_arg
+from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.openai.vectors import MAX_IN_FLIGHT, gather
-from tests.server import free_port
+from app.routing.table import VersionEntry
+from tests.server import free_port, wait_until
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.openai.test_management import Ask, ask
-from tests.unit.app.ingress.running_fronts import Fronts
+from tests.unit.app.ingress.running_fronts import WAIT_S, Fronts
 from tests.unit.app.protocol.openai.embedders import PAIRS, VECTORS, config
+from tests.unit.app.routing_fakes import FakeCall
 
 
 class Vectors(FakeService):
@@ -122,3 +126,36 @@ async def test_so_many_requests_are_in_flight_and_the_first_failure_cancels_the_
     await asyncio.sleep(0)
     assert (now, most) == (0, MAX_IN_FLIGHT)
     assert max(numbers) < 40 + 2 * MAX_IN_FLIGHT
+
+
+def test_a_client_that_leaves_cancels_its_requests(fronts: Fronts) -> None:
+    service, port = Vectors(), free_port()
+    service.hold = True
+    body = json.dumps({"model": "identity", "input": ["x"] * 300}).encode()
+    with fronts(service=service, openai_port=port):
+        client = socket.create_connection(("127.0.0.1", port))
+        client.sendall(
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        wait_until(lambda: len(service.held) == MAX_IN_FLIGHT, WAIT_S, "requests are in flight")
+        client.close()
+        wait_until(lambda: all(call.cancelled for call in service.calls), WAIT_S, "they are cancelled")
+    assert service.requests == MAX_IN_FLIGHT
+
+
+def test_a_refusal_in_the_middle_cancels_the_others(openai: Any) -> None:
+    """As that of a token's rate, which counts each request to the model."""
+
+    class Limited(Vectors):
+        def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> FakeCall:
+            if self.requests == 5:
+                raise InferError(ErrorCode.RESOURCE_EXHAUSTED, "too many requests", retry_after_s=3)
+            self.hold = True
+            return super().submit(entry, request, sink)
+
+    service = Limited()
+    found = openai(service)("/v1/embeddings", input=["x"] * 300)
+    assert (found.status, found.document["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert found.headers["retry-after"] == "3"
+    assert len(service.calls) == 5
+    wait_until(lambda: all(call.cancelled for call in service.calls), WAIT_S, "the others are cancelled")
