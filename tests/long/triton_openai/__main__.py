@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.backends.packaged import write_models
 from tests.server import ROOT
 
 FILES: Final = (
@@ -24,6 +25,8 @@ FILES: Final = (
     *("test_chat_completions", "test_completions", "test_openai_client", "test_tool_calling"),
     "test_embeddings",
 )
+_DIALOGUES: Final = ("test_openai_client", "test_tool_calling")
+"""Files whose tests expect certain answers."""
 _MODEL: Final = "mimic"
 _LOOPS: Final = (  # clients of a class keep their connections
     *("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=session"),
@@ -51,9 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("server", type=Path, help="a checkout of github.com/triton-inference-server/server")
     parser.add_argument("files", nargs="*", default=FILES, metavar="FILE", help="names of files of its tests")
     parser.add_argument("--work", type=Path, default=Path("/tmp/nereid-openai"), help="for a copy and logs")
+    parser.add_argument("--llm", action="store_true", help="models of the backend llm, which is installed")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="as of pytest")
     given = parser.parse_args(argv)
     copy = stage(given.server / "python" / "openai", given.work)
+    if given.llm:
+        write_models("llm", Path(__file__).with_name("write_models.py"), given.work)
     failed = 0
     print(f"{'file':32} {'passed':>6} {'known':>6} {'failed':>6} {'skipped':>7}")
     for name in given.files:
@@ -92,7 +98,7 @@ def run(copy: Path, work: Path, name: str, expression: str) -> Iterator[tuple[st
         subprocess.run(
             [sys.executable, "-m", "pytest", "-q", *words, "-k", expression, f"tests/{name}.py"],
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": path, **environment(work)},
+            env={**os.environ, "PYTHONPATH": path, **environment(work, name)},
             stdout=output,
             stderr=output,
             check=False,
@@ -106,13 +112,17 @@ def run(copy: Path, work: Path, name: str, expression: str) -> Iterator[tuple[st
             yield test, "skipped" if "skipped" in kinds else "passed"
 
 
-def environment(work: Path) -> Mapping[str, str]:
-    """Return what Triton's `conftest.py` reads."""
+def environment(work: Path, name: str) -> Mapping[str, str]:
+    """Return what Triton's `conftest.py` reads, for a file of tests."""
+    written = work / ("dialogues" if name in _DIALOGUES else "any")
+    models, tokenizer = (
+        (written, work / "words") if written.exists() else (work / "models", work / "tokenizer")
+    )
     return {
         "TEST_BACKEND": "vllm",
-        "TEST_MODEL": os.environ.get("TEST_MODEL", _MODEL),
-        "TEST_MODEL_REPOSITORY": os.environ.get("TEST_MODEL_REPOSITORY", str(work / "models")),
-        "TEST_TOKENIZER": os.environ.get("TEST_TOKENIZER", str(work / "tokenizer")),
+        "TEST_MODEL": _MODEL,
+        "TEST_MODEL_REPOSITORY": str(models),
+        "TEST_TOKENIZER": str(tokenizer),
     }
 
 
