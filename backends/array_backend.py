@@ -16,6 +16,7 @@ from backends.base import Backend, Instance, Request
 from backends.batch_arrays import (
     Array,
     Unmergeable,
+    as_array,
     join_inputs,
     join_ragged,
     output_tensor,
@@ -147,7 +148,7 @@ def _run_alone(
     else:
         feed = {}
         for tensor in infer.inputs:  # a comprehension is a call
-            feed[tensor.name] = tensor.array()
+            feed[tensor.name] = as_array(tensor, signature)
     arrays = _run(backend, instance, feed, wanted)
     outputs: tuple[Tensor, ...] = ()
     for output in wanted:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core.config.model_config import dims_text
-from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
+from app.core.datatypes import DATATYPES, pack_bytes
 from app.core.errors import internal
 from app.core.tensors import SMALL, Tensor, flat_bytes
 from backends.base import Request
@@ -44,7 +44,12 @@ def view_input(tensor: Tensor, signature: Signature) -> Array:
     shape = tensor.shape
     if signature.reshapes:
         shape = signature.model_shape(tensor.name, shape)
-    return tensor.array().reshape(shape)
+    return as_array(tensor, signature).reshape(shape)
+
+
+def as_array(tensor: Tensor, signature: Signature) -> Array:
+    """Return one request's input as the framework takes it, in the client's shape."""
+    return tensor.text_array() if signature.text and tensor.datatype == "BYTES" else tensor.array()
 
 
 def join_inputs(requests: Sequence[Request], signature: Signature, target: Target | None) -> dict[str, Array]:
@@ -105,7 +110,10 @@ def _join_column(column: Sequence[Tensor], signature: Signature, target: Target 
         raise Unmergeable
     else:
         count = sum([shape[0] for shape in shapes])
-    return _concatenate(column, signature.model_shape(first.name, (count, *tail)), target)
+    shape = signature.model_shape(first.name, (count, *tail))
+    if first.datatype == "BYTES":
+        return _join_bytes(column, shape, signature)
+    return _concatenate(column, shape, target)
 
 
 def _join_flat(column: Sequence[Tensor], signature: Signature, target: Target | None) -> Array:
@@ -113,14 +121,14 @@ def _join_flat(column: Sequence[Tensor], signature: Signature, target: Target | 
     name, datatype = column[0].name, column[0].datatype
     if any(tensor.name != name or tensor.datatype != datatype for tensor in column):
         raise Unmergeable
-    return _concatenate(column, (sum(prod(tensor.shape) for tensor in column),), target)
+    shape = (sum(prod(tensor.shape) for tensor in column),)
+    if datatype == "BYTES":
+        return _join_bytes(column, shape, signature)
+    return _concatenate(column, shape, target)
 
 
 def _concatenate(column: Sequence[Tensor], shape: Shape, target: Target | None) -> Array:
-    datatype = column[0].datatype
-    if datatype == "BYTES":
-        return _join_bytes(column, shape)
-    dtype = DATATYPES[datatype].dtype
+    dtype = DATATYPES[column[0].datatype].dtype
     buffers = list(map(_DATA, column))
     if target is not None:
         joined = target(column[0].name, shape, dtype)
@@ -131,13 +139,8 @@ def _concatenate(column: Sequence[Tensor], shape: Shape, target: Target | None) 
     return np.concatenate([np.frombuffer(buffer, dtype) for buffer in buffers]).reshape(shape)
 
 
-def _join_bytes(column: Sequence[Tensor], shape: tuple[int, ...]) -> Array:
-    elements: list[bytes] = []
-    for tensor in column:
-        elements += unpack_bytes(tensor.data, prod(tensor.shape))
-    array = np.empty(len(elements), dtype=object)
-    array[:] = elements
-    return array.reshape(shape)
+def _join_bytes(column: Sequence[Tensor], shape: Shape, signature: Signature) -> Array:
+    return np.concatenate([as_array(tensor, signature).reshape(-1) for tensor in column]).reshape(shape)
 
 
 def wanted_outputs(selections: Sequence[tuple[Output, ...]], signature: Signature) -> tuple[Output, ...]:

@@ -53,6 +53,7 @@ class Signature:
             States are part of every response; the sequence scheduler removes them.
         names: the names of `outputs`.
         ragged: ragged and batch inputs; None without any.
+        text: whether the framework takes strings as `str`, rather than `bytes`; set by its backend.
         fitting: the last shape of each output that `check` found right: of that dtype, the next one is too.
     """
 
@@ -74,6 +75,7 @@ class Signature:
         self.names = [output.name for output in self.outputs]
         self.reshaped = self.reshapes or any(output.reshaped for output in self.outputs)
         self.is_plain = not self.reshaped and self.ragged is None
+        self.text = False
         self.fitting: dict[str, Shape] = {}
         no_names: Sequence[RequestedOutput] = ()
         self._selected = no_names, self.outputs  # the last selection; both at once, as instances share it

@@ -5,13 +5,15 @@ Wire layout is little-endian and row-major. BYTES elements are a u32 length foll
 16-bit patterns as uint16; arrays of `ml_dtypes.bfloat16`, as tritonclient has them, are accepted.
 """
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from app.core.errors import invalid_arg
+
+Buffer = bytes | bytearray | memoryview
 
 
 class DataType(NamedTuple):
@@ -73,8 +75,45 @@ def is_bfloat16(array: npt.NDArray[np.generic]) -> bool:
     return array.dtype.name == "bfloat16"
 
 
+class StringPasses:
+    """What splits and joins strings in one pass where a process has it compiled; else it returns None.
+
+    Attributes:
+        split: returns the elements of wire bytes, as `str` (True) or `bytes`.
+        join: returns the wire bytes of a list of `bytes` and `str`.
+    """
+
+    def __init__(self) -> None:
+        self.split: Callable[[Buffer, bool], list[Any] | None] = _none_split
+        self.join: Callable[[list[Any]], bytes | None] = _none_joined
+
+    def use_compiled(
+        self,
+        split: Callable[[Buffer, bool], list[Any] | None],
+        join: Callable[[list[Any]], bytes | None],
+    ) -> None:
+        """Have C do most of both; what it returns None for is read or written, or refused, by Python."""
+        self.split, self.join = split, join
+
+
+def _none_split(_data: Buffer, _is_text: bool) -> None:
+    return None
+
+
+def _none_joined(_elements: list[Any]) -> None:
+    return None
+
+
+STRINGS: Final = StringPasses()
+"""Those of this process."""
+
+
 def pack_bytes(elements: Iterable[bytes | str]) -> bytes:
     """Join elements, each behind its u32 little-endian length; str elements are encoded as UTF-8."""
+    if isinstance(elements, list):
+        joined = STRINGS.join(elements)
+        if joined is not None:
+            return joined
     parts: list[bytes] = []
     for element in elements:
         raw = element.encode() if isinstance(element, str) else bytes(element)
@@ -83,7 +122,7 @@ def pack_bytes(elements: Iterable[bytes | str]) -> bytes:
     return b"".join(parts)
 
 
-def unpack_bytes(data: bytes | bytearray | memoryview, expected: int | None = None) -> list[bytes]:
+def unpack_bytes(data: Buffer, expected: int | None = None) -> list[bytes]:
     """Split length-prefixed elements; the cost is bounded by `len(data)`, whatever the prefixes say.
 
     Args:
@@ -93,6 +132,9 @@ def unpack_bytes(data: bytes | bytearray | memoryview, expected: int | None = No
     Raises:
         InferError: INVALID_ARG when a prefix runs past the end or the count differs.
     """
+    found = STRINGS.split(data, False)
+    if found is not None and expected in (None, len(found)):
+        return found
     elements: list[bytes] = []
     position, end = 0, len(data)
     while position < end:
@@ -107,3 +149,16 @@ def unpack_bytes(data: bytes | bytearray | memoryview, expected: int | None = No
     if expected is not None and len(elements) != expected:
         raise invalid_arg(f"expected {expected} string elements, got {len(elements)}")
     return elements
+
+
+def unpack_text(data: Buffer, expected: int) -> list[str]:
+    """Split the elements of a BYTES tensor as text; see `unpack_bytes`.
+
+    Raises:
+        InferError: INVALID_ARG as there.
+        UnicodeDecodeError: an element is no UTF-8.
+    """
+    found = STRINGS.split(data, True)
+    if found is not None and len(found) == expected:
+        return found
+    return [element.decode() for element in unpack_bytes(data, expected)]

@@ -4,6 +4,7 @@ A tensor holds its wire bytes, not an array: an ingress passes them on untouched
 codec and classification view them as numpy.
 """
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Final
 
@@ -11,10 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from app.core.datatypes import DATATYPES, datatype_of, pack_bytes, unpack_bytes
-from app.core.errors import Failure
+from app.core.datatypes import DATATYPES, datatype_of, pack_bytes, unpack_bytes, unpack_text
+from app.core.datatypes import Buffer as Buffer
+from app.core.errors import Failure, invalid_arg
 
-Buffer = bytes | bytearray | memoryview
 ParameterValue = bool | int | float | str
 Parameters = dict[str, ParameterValue]
 SequenceId = int | str
@@ -46,13 +47,23 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
         """
         dtype = _NUMERIC.get(self.datatype)
         if dtype is None:
-            elements = unpack_bytes(self.data, prod(self.shape))
-            array = np.empty(len(elements), dtype=object)
-            array[:] = elements
-            return array.reshape(self.shape)
+            return object_array(unpack_bytes(self.data, prod(self.shape)), self.shape)
         # Not np.ndarray(buffer=...): its base is the memory's first owner, not the view that keeps a slab of
         # shared memory in use.
         return np.frombuffer(self.data, dtype).reshape(self.shape)
+
+    def text_array(self) -> npt.NDArray[Any]:
+        """Return the elements of a BYTES tensor as an object array of `str`.
+
+        Raises:
+            InferError: INVALID_ARG as `array`, and where an element is no UTF-8.
+        """
+        try:
+            return object_array(unpack_text(self.data, prod(self.shape)), self.shape)
+        except UnicodeDecodeError as error:
+            raise invalid_arg(
+                f"a string element of input '{self.name}' is not valid UTF-8: {error}"
+            ) from None
 
     @classmethod
     def from_array(cls, name: str, array: npt.NDArray[Any], datatype: str = "") -> "Tensor":
@@ -68,6 +79,13 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
             return cls(name, "BYTES", array.shape, pack_bytes(array.ravel().tolist()))
         flat = np.ascontiguousarray(array).reshape(-1)
         return cls(name, name_of_type, array.shape, flat.view(np.uint8).data)
+
+
+def object_array(elements: Sequence[object], shape: Sequence[int]) -> npt.NDArray[Any]:
+    """Return an array of these objects."""
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array.reshape(shape)
 
 
 def flat_bytes(array: npt.NDArray[Any]) -> memoryview | bytes:

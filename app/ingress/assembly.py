@@ -21,6 +21,7 @@ from app.ingress.service.routed import Repository, RoutedInferenceService
 from app.ingress.service.use_reports import UseReports
 from app.ingress.tracing.observer import Configure, Observer
 from app.native.choice import is_native
+from app.native.strings import use_compiled_strings
 from app.rollout.mirror import Mirror
 from app.routing.pools import Pools
 from app.routing.targets import Tap
@@ -35,6 +36,7 @@ def make_router(
     """Return the router of requests of clients; see `Router` for the arguments."""
     if is_native(settings.cluster.data_plane):
         use_mappings()
+        use_compiled_strings()
     waiting = settings.residency
     # Local to this process: entries in Redis could outlive the models that made them, and the key has only
     # the applications that serve an ensemble's steps now.

@@ -14,6 +14,8 @@ Where C takes over, functions of Python are not called, and a breakpoint in them
 - `GrpcFront`: `UnaryCalls.sink` in place of `_deliver`, `InferRequests.read` in place of `decode_request`.
 - `Connection` of a channel: `ClientEnd` in place of `Channel.submit` and `_response_received`, `ServerEnd` in
   place of `_request_received` and `_deliver`.
+- `StringPasses`, of the whole process (`strings.py`): `split_strings` and `join_strings` in place of what
+  `unpack_bytes` and `pack_bytes` do.
 - `ServedModel` with its `ResponseQueue`: `PlainRequests` in place of `submit`, `_deliver` and `deliver_each`.
 
 What C keeps of requests that it has seen is learned in Python, under `not_learned` (`learning.py`): an

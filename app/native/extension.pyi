@@ -425,3 +425,12 @@ class PlainRequests:
 
     def deliver_all(self, pending: Sequence[Any], responses: Sequence[InferResponse], /) -> None:
         """Deliver the responses of queued requests, on the loop; by `deliver` of each what is not plain."""
+
+def split_strings(data: Buffer, is_text: bool, /) -> list[Any] | None:
+    """Return the elements of a BYTES tensor, as `str` or `bytes`, by its wire bytes.
+
+    None for what Python has to read: other bytes, and text that is no UTF-8.
+    """
+
+def join_strings(elements: list[Any], /) -> bytes | None:
+    """Return the wire bytes of a list of `bytes` and `str`; None for anything else."""

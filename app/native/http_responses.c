@@ -120,13 +120,11 @@ static int put_parameters(struct response *to, PyObject *parameters)
     int done = PyDict_GET_SIZE(parameters) == 0 || PUT(to, ",\"parameters\":");
     for (Py_ssize_t at = 0, i = 0; done && PyDict_Next(parameters, &at, &key, &value); i++) {
         done = put(to, i > 0 ? "," : "{", 1) && put_string(to, key) && PUT(to, ":");
-        if (PyBool_Check(value))
-            done = done && (value == Py_True ? PUT(to, "true") : PUT(to, "false"));
-        else if (PyLong_CheckExact(value)) {
+        if (PyLong_CheckExact(value)) {
             unsigned long long number = PyLong_AsUnsignedLongLong(value);
             done = done && !PyErr_Occurred() && put_number(to, number);
         } else
-            done = done && put_string(to, value);
+            done = done && (value == Py_True ? PUT(to, "true") : value == Py_False ? PUT(to, "false") : put_string(to, value));
     }
     return done && (PyDict_GET_SIZE(parameters) == 0 || PUT(to, "}"));
 }

@@ -5,7 +5,7 @@ static int execute(PyObject *module)
 {
     if (PyModule_AddStringConstant(module, "SOURCES", SOURCES) < 0)
         return -1;
-    if (add_header_decoder(module) < 0 || add_calls(module) < 0 || add_infer_requests(module) < 0)
+    if (add_header_decoder(module) < 0 || add_calls(module) < 0 || add_infer_requests(module) < 0 || add_strings(module) < 0)
         return -1;
     int failed = add_mapping(module) < 0 || add_messages(module) < 0 || add_ends(module) < 0;
     return failed || add_json(module) < 0 || add_http_requests(module) < 0 ? -1 : 0;

@@ -8,8 +8,7 @@ enum { INPUTS = 8, RANK = 8 };
 struct input {
     PyObject *name, *datatype;
     long long dims[RANK];
-    Py_ssize_t rank, itemsize;
-    Py_ssize_t row_bytes; /* -1 where the dims do not settle it */
+    Py_ssize_t rank, itemsize; /* itemsize: 0 for strings */
     int required;
 };
 
@@ -68,14 +67,32 @@ static Py_ssize_t length(PyObject *data)
     return size;
 }
 
-/* Return the bytes that a row of such a shape has; -1 for a shape that does not plainly fit. */
-static long long row_bytes(const struct input *input, const long long *sizes, Py_ssize_t rank, int batched)
+/* Whether data are so many strings, and nothing behind them. */
+static int are_strings(PyObject *data, long long count)
+{
+    Py_buffer view;
+    if (data == NULL || PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    const unsigned char *at = view.buf, *end = at + view.len, *element;
+    while (count > 0 && next_string(&at, end, &element) >= 0)
+        count--;
+    PyBuffer_Release(&view);
+    return count == 0 && at == end;
+}
+
+/* Return the elements of a shape, multiplied by `itemsize`; 0 for none and where it does not plainly fit. */
+static long long product(const struct input *input, const long long *sizes, Py_ssize_t rank, long long itemsize)
 {
     if (rank != input->rank)
-        return -1;
-    if (input->row_bytes >= 0)
-        return memcmp(sizes, input->dims, (size_t)rank * sizeof *sizes) == 0 ? input->row_bytes : -1;
-    return batched && rank == 1 && input->dims[0] == -1 && sizes[0] > 0 ? sizes[0] * input->itemsize : -1;
+        return 0;
+    for (Py_ssize_t i = 0; i < rank; i++) {
+        if ((input->dims[i] != sizes[i] && input->dims[i] != -1) || (sizes[i] > 0 && itemsize > INT64_MAX / sizes[i]))
+            return 0;
+        itemsize *= sizes[i];
+    }
+    return itemsize;
 }
 
 /* Return the rows of a tensor, and add its bytes to those of others; 0 for one that needs every check. */
@@ -84,15 +101,16 @@ static long long rows_of(const PlainCheck *self, const struct input *input, PyOb
     long long sizes[RANK], rows = 1;
     int batched = self->max_batch > 0;
     Py_ssize_t rank = read_shape(field(self->messages, TENSOR, tensor, T_SHAPE), sizes);
+    PyObject *data = field(self->messages, TENSOR, tensor, T_DATA);
     if (rank < batched || !is_same(field(self->messages, TENSOR, tensor, T_DATATYPE), input->datatype))
         return 0;
     if (batched)
         rows = sizes[0];
-    long long row = row_bytes(input, sizes + batched, rank - batched, batched);
-    if (row < 0 || rows < 1 || (batched && (rows > self->max_batch || row == 0)))
+    long long row = product(input, sizes + batched, rank - batched, input->itemsize ? input->itemsize : 1);
+    Py_ssize_t size = length(data);
+    if (row == 0 || rows < 1 || (batched && rows > self->max_batch) || row > INT64_MAX / rows || size < 0)
         return 0;
-    Py_ssize_t size = length(field(self->messages, TENSOR, tensor, T_DATA));
-    if (size < 0 || size / rows != row || size % rows)
+    if (input->itemsize ? size / rows != row || size % rows : !are_strings(data, rows * row))
         return 0;
     *nbytes += size;
     return rows;
@@ -143,21 +161,14 @@ Py_ssize_t plain_rows(const PlainCheck *self, PyObject *request, Py_ssize_t *nby
 
 static int read_dims(struct input *input, PyObject *dims, int batched)
 {
-    int settled = input->itemsize > 0;
     input->rank = PyTuple_GET_SIZE(dims);
-    input->row_bytes = input->itemsize;
     if (input->rank + batched > RANK)
         return 0;
     for (Py_ssize_t i = 0; i < input->rank; i++) {
         input->dims[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(dims, i));
         if (PyErr_Occurred())
             return -1;
-        settled = settled && input->dims[i] > 0 && input->dims[i] <= INT32_MAX / input->row_bytes;
-        if (settled)
-            input->row_bytes *= (Py_ssize_t)input->dims[i];
     }
-    if (!settled)
-        input->row_bytes = -1;
     return 1;
 }
 

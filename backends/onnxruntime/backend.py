@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.errors import InferError, internal, invalid_arg, unavailable, unsupported
+from app.core.errors import InferError, internal, unavailable, unsupported
 from app.core.installed.installation import install_command
 from backends.array_backend import ArrayBackend
 from backends.base import Instance, Model
@@ -70,6 +70,7 @@ class _Loaded:
             name for name, tensor in {**tensors, **io.outputs}.items() if tensor.config_type == "TYPE_BF16"
         )
         signature = model.signature
+        signature.text = True
         self.scalar_inputs = frozenset(
             name for name in signature.inputs if name in tensors and not tensors[name].shape
         )
@@ -283,21 +284,9 @@ def _path(model: Model) -> Path:
 
 
 def _prepare(loaded: _Loaded, name: str, array: Array) -> Array:
-    if name in loaded.strings:
-        array = _text(name, array)
     if name in loaded.scalar_inputs:
         array = array.reshape(())
     return array
-
-
-def _text(name: str, array: Array) -> Array:
-    """Decode string elements: ONNX Runtime's Python interface accepts `str` only."""
-    text = np.empty(array.size, dtype=object)
-    try:
-        text[:] = [element.decode() for element in array.ravel()]
-    except UnicodeDecodeError as error:
-        raise invalid_arg(f"a string element of input '{name}' is not valid UTF-8: {error}") from None
-    return text.reshape(array.shape)
 
 
 def _run_arrays(loaded: _Loaded, feed: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:

@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest
 from app.native.choice import is_native
+from app.native.strings import use_compiled_strings
 from app.transport.channel.server import ChannelServer
 from app.transport.loops.thread import LoopThread, freeze_heap
 from app.transport.memory.client_regions import use_mappings
@@ -108,6 +109,7 @@ class Replica:
     def _load(self, restarts: int) -> dict[str, tuple[str, ...]]:
         if is_native(self._spec.server.transport.data_plane):
             self._plane.loop.call_soon_threadsafe(use_mappings)
+            use_compiled_strings()
         self._calls = _model_calls(self._spec, self._plane, self._cluster)
         self.served = load_model(self._spec, self._plane, self._batched)
         self.served.statistics.counters.restarts = restarts

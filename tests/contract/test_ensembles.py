@@ -31,6 +31,7 @@ def test_a_batch_of_pictures(client: Driver) -> None:
     response = client.infer(ENSEMBLE, [picture("coffee.jpg", "cat.jpg")], request_id="7")
     assert response.array("probabilities").shape == (2, 1000)
     assert response.id == "7"
+    assert response.parameters == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 
 
 def test_what_a_step_objects_to(client: Driver) -> None:

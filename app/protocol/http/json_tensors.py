@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 
 from app.core.config.request_hints import count_hint
-from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes
+from app.core.datatypes import DATATYPES, pack_bytes, unpack_bytes, unpack_text
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, shortened
 from app.core.hints import hinted
-from app.core.tensors import Buffer, Tensor
+from app.core.tensors import Tensor
 from app.protocol.http.strict_json import MAX_DEPTH, syntax_error, too_deep
 
 MAX_ELEMENT_COUNT: Final = (1 << 63) - 1
@@ -265,20 +265,15 @@ def _json_float(value: float) -> bytes:
 
 
 def _json_strings(tensor: Tensor) -> bytes:
-    elements = _elements(tensor.name, tensor.data, prod(tensor.shape))
     try:
-        return msgspec.json.encode([element.decode() for element in elements])
+        return msgspec.json.encode(unpack_text(tensor.data, prod(tensor.shape)))
+    except InferError:
+        raise _size_error(tensor.name) from None
     except UnicodeDecodeError:
+        elements = unpack_bytes(tensor.data, prod(tensor.shape))
         texts = [element.decode("utf-8", "surrogateescape") for element in elements]
         encoded = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
         return encoded.encode("utf-8", "surrogateescape")
-
-
-def _elements(name: str, data: Buffer, count: int) -> list[bytes]:
-    try:
-        return unpack_bytes(data, count)
-    except InferError:
-        raise _size_error(name) from None
 
 
 def _size_error(name: str) -> InferError:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from numpy import ndarray
 
 from app.core.buffers import OwnedArray, writable_copy
-from app.core.datatypes import DATATYPES, datatype_of, is_bfloat16, pack_bytes
+from app.core.datatypes import DATATYPES, STRINGS, datatype_of, is_bfloat16, pack_bytes
 from app.core.tensors import Tensor as WireTensor
 from app.core.tensors import flat_bytes
 from backends.python.api.dlpack import CPU, Capsule, bfloat16_capsule, read_bfloat16
@@ -253,9 +253,11 @@ def _is_exclusive(array: Array) -> bool:
 
 def _packed(array: Array) -> bytes:
     """Pack string elements; those that are neither bytes nor str are converted by str(), as in Triton."""
-    return pack_bytes(
-        element if isinstance(element, bytes | str) else str(element) for element in array.ravel().tolist()
-    )
+    elements = array.ravel().tolist()
+    joined = STRINGS.join(elements)
+    if joined is not None:
+        return joined
+    return pack_bytes(element if isinstance(element, bytes | str) else str(element) for element in elements)
 
 
 def _imported(name: str | bytes, source: Any) -> Tensor:

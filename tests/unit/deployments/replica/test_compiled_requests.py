@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.request_check import RequestChecker
+from app.core.datatypes import pack_bytes
 from app.core.errors import FailureReason, InferError, invalid_arg
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor, failed
 from app.transport.settings import TransportSettings
@@ -54,6 +55,7 @@ tensors = st.builds(
         st.integers(0, 10).map(lambda n: bytes(4 * n)),
         st.integers(0, 10).map(bytearray),
         st.integers(0, 40).map(lambda n: memoryview(bytes(n))),
+        st.lists(st.binary(max_size=3), max_size=6).map(pack_bytes),
         st.just(RegionSlice("r", 0, 8)),
     ),
 )
@@ -84,7 +86,9 @@ def test_what_is_plainly_right_passes_every_check(request: InferRequest) -> None
         (0, (Tensor("A", "FP32", (-1,), b""),)),
         (1, (Tensor("A", "FP32", (2,), bytes(8)),)),
         (1, (Tensor("B", "INT8", (2, 1), bytearray(2)), Tensor("A", "FP32", (2,), memoryview(bytes(8))))),
+        (2, (Tensor("A", "FP32", (3, 2), bytes(24)), Tensor("B", "BYTES", (2,), pack_bytes([b"", b"a"])))),
         (7, ()),
+        (10, (Tensor("A", "FP32", (2, 3, 2), bytes(48)), Tensor("B", "BYTES", (2, 1), bytes(8)))),
         (8, (Tensor("A", "FP32", (3, 5), bytes(60)),)),
         (9, (Tensor("A", "FP32", (3, 2), bytes(24)),)),
         (11, (Tensor("A", "FP32", (3, 1), bytes(12)), Tensor("B", "INT8", (3, 1), bytes(3)))),
@@ -95,6 +99,25 @@ def test_ordinary_requests_are_plainly_right(config: int, inputs: tuple[Tensor, 
     request = InferRequest("m", "", inputs, (RequestedOutput("O"),))
     assert compiled.rows(request) == (checker.check(request) if config else 0)
     assert RequestChecker(CONFIGS[config], lambda _: 7).check(request) == 7
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes(4),
+        bytes(12),
+        pack_bytes([b"", b"abc"]) + b"\0",
+        pack_bytes([b"", b"abc"])[:-1],
+        bytes(4) + b"\xff" * 4,
+        RegionSlice("r", 0, 8),
+        memoryview(bytes(16))[::2],
+    ],
+)
+def test_strings_that_are_not_as_many_as_the_shape_says_need_every_check(data: Any) -> None:
+    request = InferRequest(
+        "m", "", (Tensor("A", "FP32", (2, 1, 2), bytes(16)), Tensor("B", "BYTES", (2, 1), data))
+    )
+    assert CHECKS[10][1].rows(request) == 0
 
 
 class Model:
