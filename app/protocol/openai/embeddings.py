@@ -21,6 +21,7 @@ MAX_INPUTS: Final = 2048
 _MAX_IDS: Final = 1 << 20
 """Tokens of all inputs."""
 _MAX_ID: Final = (1 << 31) - 1
+_ID_TYPES: Final = ("INT32", "INT64", "UINT32", "UINT64")
 _MAX_DIMENSIONS: Final = 1 << 16
 _EMBEDDING: Final = "embedding_request"
 
@@ -65,7 +66,7 @@ def read_embeddings(fields: Fields, text: TextModel, known: Mapping[str, TensorS
     caller = read_caller(fields)
     for name in fields.left():
         raise unknown_argument(name)
-    if isinstance(inputs[0], list) and not text.embeds and TOKEN_IDS not in known:
+    if isinstance(inputs[0], list) and not text.embeds and not _takes_ids(known):
         raise refused("input", "as token ids: the model takes text")
     if prefix:
         inputs = [prefix + each if isinstance(each, str) else each for each in inputs]
@@ -75,6 +76,10 @@ def read_embeddings(fields: Fields, text: TextModel, known: Mapping[str, TensorS
 def _prefix(fields: Fields, text: TextModel) -> str:
     kind = fields.choice("input_type", ("query", "document", "search_query", "search_document"))
     return text.settings.query_prefix if kind.endswith("query") else text.settings.document_prefix
+
+
+def _takes_ids(known: Mapping[str, TensorSpec]) -> bool:
+    return TOKEN_IDS in known and known[TOKEN_IDS].datatype in _ID_TYPES
 
 
 def _inputs(given: Any) -> list[Input]:
