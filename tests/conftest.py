@@ -21,6 +21,7 @@ settings.load_profile("thorough")
 
 CONTRACT_MODELS = Path(__file__).parent / "contract" / "models"
 CLOUD_PORTS = {"sagemaker": free_port(), "vertex-ai": free_port()}
+OPENAI_PORT = free_port()
 """The ports of the fronts for platforms."""
 VERTEX_AI_ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
 _ENVIRONMENT = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "simple", **VERTEX_AI_ROUTES}
@@ -42,7 +43,7 @@ def nereid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repositories = [ROOT / "model_repository", CONTRACT_MODELS, own.parent, handlers]
     arguments = [f"--model-repository={path}" for path in repositories]
     arguments += ["--allow-client-shm=true", "--vertex-ai-default-model=simple"]
-    arguments += ["--allow-tfserving=true", "--allow-torchserve=true"]
+    arguments += ["--allow-tfserving=true", "--allow-torchserve=true", f"--openai-port={OPENAI_PORT}"]
     for platform, port in CLOUD_PORTS.items():
         arguments += [f"--allow-{platform}=true", f"--{platform}-port={port}"]
     server = (EngineServer if WITH_ENGINE else Server)(arguments, log, _ENVIRONMENT).start()

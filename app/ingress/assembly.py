@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from app.access.audit import Audit
 from app.access.token_watch import TokenWatch
 from app.cache.response_cache import make_cache
+from app.core.observability.generation import GenerationFigures
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.statistics import CustomFamily
 from app.core.observability.trace_settings import TraceSettings
@@ -87,6 +88,7 @@ class Serving:
         live = LiveSettings(settings.log, TraceSettings(settings.trace))
         self.observer = Observer(live, configure, suffix)
         self.fronts: list[Front] = []
+        self._generation = GenerationFigures()
         self.following: list[asyncio.Task[None]] = []
 
     async def open(
@@ -112,7 +114,7 @@ class Serving:
         def metrics() -> Awaitable[bytes]:
             return render(service, shown.config, machine, read(), custom())
 
-        parts = Parts(settings, service, metrics, self.observer, send_buffers, guard)
+        parts = Parts(settings, service, metrics, self.observer, send_buffers, guard, self._generation)
         self.fronts = await open_fronts(parts)
 
     async def stop(self, grace_s: float) -> None:
@@ -149,6 +151,9 @@ class Serving:
         def read() -> IngressReading:
             fronts = {front.name: FrontReading(front.connections, front.refusals) for front in self.fronts}
             figures = None if use is None else use.figures
-            return IngressReading(send_buffers, fronts, certificates, tokens, self._service.waiting, figures)
+            texts = self._generation if self._settings.openai.enabled else None
+            return IngressReading(
+                send_buffers, fronts, certificates, tokens, self._service.waiting, figures, texts
+            )
 
         return read

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from app.core.observability.generation import GenerationFigures
 from app.ingress.access.guard import Guard
 from app.ingress.access.service import GuardedService
 from app.ingress.net.slow_clients import SendBufferLimit
@@ -52,6 +53,7 @@ class Parts(NamedTuple):
     observer: Observer
     send_buffers: SendBufferLimit
     guard: Guard | None = None
+    generation: GenerationFigures = GenerationFigures()
 
 
 async def open_fronts(parts: Parts) -> list[Front]:
@@ -109,7 +111,7 @@ def _http(parts: Parts) -> _Made:
         parts.send_buffers,
         metrics.port if metrics.enabled else 0,
         parts.guard,
-        _compatible_protocols(parts.settings),
+        _compatible_protocols(parts),
         parts.settings.cluster.data_plane,
         _elsewhere("HTTP", "gRPC", parts.settings.grpc),
     )
@@ -125,14 +127,15 @@ def _elsewhere(name: str, other: str, place: HttpSettings | GrpcSettings) -> str
     return f"{here}: {other} is at port {place.port}" if place.port else f"{here}: {other} is at another one"
 
 
-def _compatible_protocols(settings: ServerSettings) -> list["FindRoute"]:
+def _compatible_protocols(parts: Parts) -> list["FindRoute"]:
     """Return what finds the routes of other servers' protocols; those that are off are not imported."""
+    settings = parts.settings
     found: list[FindRoute] = []
     if settings.openai.same_port:
         from app.ingress.openai.routes import OpenAIRoutes
         from app.ingress.rest.front import web_origins
 
-        found.append(OpenAIRoutes(settings, web_origins(settings.http)).find)
+        found.append(OpenAIRoutes(settings, parts.generation, web_origins(settings.http)).find)
     if settings.http.tfserving:
         from app.ingress.compatible import tfserving
 
@@ -148,10 +151,10 @@ def _openai(parts: Parts) -> _Made:
     from app.ingress.openai.front import OpenAIFront
     from app.ingress.openai.routes import OpenAIRoutes
 
-    settings, service, metrics, observer, send_buffers, guard = parts
+    settings, service, metrics, observer, send_buffers, guard, generation = parts
     place = settings.openai.listener(settings.http)
     front = OpenAIFront(
-        partial(OpenAIRoutes, settings),
+        partial(OpenAIRoutes, settings, generation),
         metrics,
         service=service,
         settings=place,
@@ -177,7 +180,7 @@ def _vertex_ai(parts: Parts) -> _Made:
 
 
 def _platform(parts: Parts, kind: type["PlatformFront"], name: str, title: str) -> _Made:
-    settings, service, metrics, observer, send_buffers, guard = parts
+    settings, service, metrics, observer, send_buffers, guard, _ = parts
     place = settings.clouds.fronts(settings.http)[name]
     front = kind(service, place, settings.clouds, metrics, observer, send_buffers, guard)
     return _Made(front, title, place.address, place.port)
@@ -186,7 +189,7 @@ def _platform(parts: Parts, kind: type["PlatformFront"], name: str, title: str) 
 def _grpc(parts: Parts) -> _Made:
     from app.ingress.grpc.front import GrpcFront
 
-    settings, service, _, observer, send_buffers, guard = parts
+    settings, service, _, observer, send_buffers, guard, _ = parts
     elsewhere = _elsewhere("gRPC", "HTTP", settings.http)
     front = GrpcFront(
         service, settings.grpc, observer, send_buffers, guard, settings.cluster.data_plane, elsewhere

@@ -1,13 +1,14 @@
 """Settings of the front for OpenAI's clients; names of flags are those of Triton's front."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated as A
 from typing import Final
 
 import msgspec
 
-from app.core.config.text_models import MAX_TEMPLATE_BYTES, Format
+from app.core.chat_templates import ChatTemplate, read_template, read_tokenizer
+from app.core.config.text_models import Format
 from app.protocol.restrictions import Restriction, parse_restrictions
 from app.settings.flag.flags import NEREID, Flag, Section
 from app.settings.flag.parsers import entries_of_file
@@ -17,16 +18,8 @@ NO_PORT: Final = -1
 GROUPS: Final = ("inference", "model-repository", "metrics", "health")
 """Groups of endpoints that `--openai-restricted-api` names."""
 _OPTION: Final = "openai-restricted-api"
-_MAX_TOKENIZER_BYTES: Final = 16 << 20
 FORMATS: Final[Mapping[str, Format]] = {"vllm": "vllm", "tensorrtllm": "trtllm"}
 """Formats by what `--backend` calls them."""
-
-
-class Template(msgspec.Struct, frozen=True):
-    """A chat template, and the special tokens that it may name."""
-
-    source: str
-    tokens: dict[str, str] = {}
 
 
 class TemplateFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,18 +102,16 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
             "Maximum tokens of a text whose request has no limit; 0 for 16 in completions and the model's "
             "context in chats.",
             NEREID,
-            unused=True,
             low=0,
         ),
     ] = 0
-    template: A[Template, Section(NEREID, TemplateFlags, lambda flags: _template(flags))] = Template("")
+    template: A[ChatTemplate, Section(NEREID, TemplateFlags, lambda flags: _template(flags))] = ChatTemplate()
     tool_parser: A[
         str,
         Flag(
             "tool_call_parser",
             "Form of tool calls in the texts of models that say nothing.",
             NEREID,
-            unused=True,
             choices=("", "llama3", "mistral", "hermes"),
         ),
     ] = ""
@@ -130,7 +121,6 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
             "max_tool_call_parse_bytes",
             "Maximum bytes of a text in which tool calls are looked for.",
             NEREID,
-            unused=True,
             low=1,
         ),
     ] = 128 << 10
@@ -167,56 +157,23 @@ def _restrictions(flags: RestrictionFlags) -> Mapping[str, Restriction]:
     return parse_restrictions((*flags.entries, *lines), _OPTION, "api", known=GROUPS)
 
 
-def _template(flags: TemplateFlags) -> Template:
+def _template(flags: TemplateFlags) -> ChatTemplate:
     """Read the chat template of the flags.
 
     Raises:
         ValueError: a file cannot be read, or is none.
     """
-    found = _of_tokenizer(flags.tokenizer) if flags.tokenizer else Template("")
+    found = ChatTemplate()
+    if flags.tokenizer:
+        found = _of("--tokenizer", read_tokenizer, flags.tokenizer)
     if flags.file:
-        source = _read("--chat-template", Path(flags.file), MAX_TEMPLATE_BYTES)
-        found = msgspec.structs.replace(found, source=source)
+        given = _of("--chat-template", read_template, flags.file)
+        found = ChatTemplate(given.source, {**found.tokens, **given.tokens})
     return found
 
 
-def _of_tokenizer(folder: str) -> Template:
-    flag = "--tokenizer"
-    place = Path(folder)
-    if not place.is_dir():
-        raise ValueError(f"{flag}: '{folder}' is no folder; the server downloads nothing")
-    config = place / "tokenizer_config.json"
-    fields = {}
-    if config.is_file():
-        try:
-            fields = msgspec.json.decode(_read(flag, config, _MAX_TOKENIZER_BYTES), type=dict[str, object])
-        except msgspec.DecodeError as error:
-            raise ValueError(f"{flag}: '{config}': {error}") from None
-    source = fields.get("chat_template") or ""
-    if (file := place / "chat_template.jinja").is_file():
-        source = _read(flag, file, MAX_TEMPLATE_BYTES)
-    if not isinstance(source, str) or not source:
-        raise ValueError(f"{flag}: '{folder}' has no chat template")
-    return Template(source, special_tokens(fields))
-
-
-def special_tokens(fields: Mapping[str, object]) -> dict[str, str]:
-    """Return the special tokens of a tokenizer_config.json by name."""
-    found = {}
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        value = fields.get(name)
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            found[name] = text
-    return found
-
-
-def _read(flag: str, path: Path, limit: int) -> str:
+def _of(flag: str, read: Callable[[Path], ChatTemplate], path: str) -> ChatTemplate:
     try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-        if len(content) > limit:
-            raise ValueError(f"it has more than {limit} bytes")
-        return content.decode()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{flag}: '{path}': {getattr(error, 'strerror', None) or error}") from None
+        return read(Path(path))
+    except ValueError as error:
+        raise ValueError(f"{flag}: {error}") from None

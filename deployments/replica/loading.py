@@ -8,6 +8,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.cache.response_cache import make_cache
 from app.core.buffers import set_allocator
+from app.core.chat_templates import ChatTemplate
 from app.core.errors import InferError
 from app.core.installed.installation import SERVER_PYTHON
 from app.core.observability.latencies import unknown_families
@@ -22,6 +23,7 @@ from backends.registry.place import BackendPlace
 from deployments.environments.prepare import Environment, chosen, prepare
 from deployments.execution.instance_groups import placements
 from deployments.model_store.agents import check_agents
+from deployments.model_store.chat_templates import read_chat_template
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
 from deployments.parameters import MAX_REPLICAS
@@ -83,6 +85,15 @@ def labels_of(model: Model) -> dict[str, tuple[str, ...]]:
         InferError: see `read_labels`.
     """
     return read_labels(ModelEntry(model.name, model.directory.parent, model.directory), model.config)
+
+
+def template_of(model: Model) -> ChatTemplate:
+    """Read the chat template of the configuration.
+
+    Raises:
+        InferError: see `read_chat_template`.
+    """
+    return read_chat_template(model.directory, model.version, model.config)
 
 
 def _initialize_backend(spec: ModelSpec, model: Model, kind: type[Backend]) -> Backend:

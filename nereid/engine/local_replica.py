@@ -11,7 +11,7 @@ from app.core.observability.statistics import CustomFamily
 from app.transport.loops.thread import LoopThread
 from backends.python.api import metrics
 from deployments.replica.control import ReplicaHandler
-from deployments.replica.loading import labels_of, load_model
+from deployments.replica.loading import labels_of, load_model, template_of
 from deployments.replica.materialize import LocalCopy, materialize_model
 from deployments.replica.readiness import ReadinessWatch
 from deployments.replica.served_model import ServedModel
@@ -79,7 +79,13 @@ class LocalReplica:
     def description(self, spec: ModelSpec) -> Description:
         """Describe the load of a spec; reads the labels of classes."""
         spec = msgspec.structs.replace(spec, config=self.served.instances.declared)
-        return Description(spec, self.served.config.SerializeToString(), labels_of(self.served.model))
+        model = self.served.model
+        return Description(
+            spec,
+            self.served.config.SerializeToString(),
+            labels_of(model),
+            chat_template=template_of(model),
+        )
 
     async def close(self, grace_s: float) -> None:
         """Unload once no request is in flight, or after some seconds."""

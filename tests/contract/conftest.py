@@ -8,6 +8,7 @@ import pytest
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2_grpc
 
+from tests.conftest import OPENAI_PORT
 from tests.contract.drivers import DRIVERS, Driver, GrpcDriver, open_driver
 from tests.contract.wire import Wire
 
@@ -27,6 +28,15 @@ def server(request: pytest.FixtureRequest) -> Addresses:
         return Addresses(http, grpc)
     started = request.getfixturevalue("nereid_server")
     return Addresses(started.http_url, started.grpc_url)
+
+
+@pytest.fixture(scope="session")
+def openai_address(request: pytest.FixtureRequest) -> str:
+    """`host:port` of OpenAI's API."""
+    if os.environ.get("NEREID_TEST_HTTP"):
+        pytest.skip("only the server that the suite starts has a port for it")
+    request.getfixturevalue("nereid_server")
+    return f"127.0.0.1:{OPENAI_PORT}"
 
 
 @pytest.fixture(scope="session", params=DRIVERS)

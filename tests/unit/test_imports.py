@@ -48,9 +48,10 @@ app.ingress.metrics: app.access app.core app.core.installed app.core.observabili
     app.core.system app.ingress.access app.ingress.http1 app.ingress.net app.ingress.service
     app.protocol.http app.rollout app.routing app.settings
 app.ingress.net: app.core app.core.system app.protocol.grpc
-app.ingress.openai: app.core app.core.config app.core.system app.ingress.access app.ingress.compatible
-    app.ingress.http1 app.ingress.metrics app.ingress.rest app.ingress.service app.protocol.http
-    app.protocol.openai app.routing app.settings
+app.ingress.openai: app.core app.core.config app.core.observability app.core.system app.ingress.access
+    app.ingress.compatible app.ingress.http1 app.ingress.metrics app.ingress.rest app.ingress.service
+    app.protocol.http app.protocol.openai app.protocol.openai.texts app.protocol.openai.tools
+    app.routing app.settings
 app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
     app.native app.protocol app.protocol.http app.routing app.settings
@@ -67,6 +68,8 @@ app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protoco
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.protocol.openai: app.core app.core.config app.protocol app.protocol.http app.protocol.openai.tools
+app.protocol.openai.texts: app.core app.core.config app.protocol.http app.protocol.openai
+    app.protocol.openai.tools
 app.protocol.openai.tools:
 app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_adapter.serve

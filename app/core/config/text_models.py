@@ -14,8 +14,6 @@ from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.errors import InferError, invalid_arg
 
 PARAMETER: Final = "openai"
-MAX_TEMPLATE_BYTES: Final = 256 << 10
-"""Of a chat template."""
 _MAX_SETTINGS_BYTES: Final = 64 << 10
 
 Task = Literal["chat", "completions", "embeddings", "rerank"]
@@ -25,6 +23,8 @@ MESSAGES: Final = "messages"
 """The input of a model that renders chats itself: a JSON object with `messages`, `tools` and `arguments`."""
 TOKEN_IDS: Final = "token_ids"
 """The input of a model of vectors that takes the tokens of a text instead of the text."""
+STREAM: Final = ("stream", "STREAM")
+"""The input that says whether a text is wanted piece by piece."""
 _VLLM: Final = frozenset({"text_input", "stream", "sampling_parameters"})
 _TRTLLM: Final = frozenset({"text_input", "max_tokens", "stop_words"})
 _PAIR: Final = ("query", "document")
@@ -198,7 +198,8 @@ class _Tensors:
         texts = [name for name in texts if either or not self.inputs[name].optional]
         if len(texts) > 1 and self.renders:
             texts.remove(MESSAGES)
-        return texts[0] if len(texts) == 1 and not self._required((texts[0], MESSAGES)) else ""
+        known = (MESSAGES, *STREAM)
+        return texts[0] if len(texts) == 1 and not self._required((texts[0], *known)) else ""
 
     def output(self, kind: Format) -> str:
         """Return the name of the output that a format has; "" where there is none."""

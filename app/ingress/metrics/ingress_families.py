@@ -15,9 +15,11 @@ from prometheus_client.samples import Sample
 
 from app.access.grants import Outcomes
 from app.core.installed.installation import server_version
+from app.core.observability.generation import Generated, Operation
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.residency import ResidencyReport
 from app.ingress.metrics.family import Family, Labels, S, gauge, read_families, value
+from app.ingress.metrics.generation_families import GENERATION
 from app.ingress.metrics.residency_families import RESIDENCY, WAITING
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.routing.waiting_room import WaitingCounts
@@ -42,6 +44,7 @@ class IngressReading(NamedTuple):
         tokens: outcomes by name of token; None without `--auth-tokens-file`.
         waiting: what waits for a replica.
         residency: the manager's figures of models on demand; None where all are loaded.
+        generation: figures of texts; None where OpenAI's API is not served.
     """
 
     send_buffers: SendBufferLimit
@@ -50,6 +53,7 @@ class IngressReading(NamedTuple):
     tokens: Mapping[str, Outcomes] | None = None
     waiting: WaitingCounts = WaitingCounts()
     residency: ResidencyReport | None = None
+    generation: Mapping[Operation, Generated] | None = None
 
 
 def _by_outcome(name: str, labels: Labels, source: Outcomes) -> Iterator[Sample]:
@@ -159,6 +163,9 @@ def ingress_families(reading: IngressReading, config: MetricsConfig) -> Iterator
     yield from read_families(WAITING, [({}, reading.waiting)], config)
     if reading.residency is not None:
         yield from read_families(RESIDENCY, [({}, reading.residency)], config)
+    if reading.generation is not None:
+        figures = [(operation._asdict(), found) for operation, found in reading.generation.items()]
+        yield from read_families(GENERATION, figures, config)
     if reading.tokens is not None:
         yield from read_families(CALLERS, _labelled("token", reading.tokens), config)
 

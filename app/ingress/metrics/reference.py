@@ -4,12 +4,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.access.grants import Outcomes
+from app.core.observability.generation import Generated
 from app.core.observability.latencies import Histogram
 from app.core.observability.statistics import ReplicaReport
 from app.core.residency import ResidencyReport
 from app.core.rollout.outcomes import MirrorOutcomes, VersionOutcomes
 from app.core.rollout.split import Split
 from app.ingress.metrics.family import Family, S
+from app.ingress.metrics.generation_families import GENERATION
 from app.ingress.metrics.ingress_families import (
     BUILD,
     CALLERS,
@@ -85,6 +87,11 @@ With `--auth-tokens-file`; the first hundred names of tokens have series of thei
 
 {callers}
 
+With `--allow-openai` or `--openai-port`, of the requests that came to this ingress replica
+([openai.md](../use/openai.md)); bounds are those of OpenTelemetry's `gen_ai.server` metrics:
+
+{generation}
+
 With `--model-memory-bytes`; they are the manager's figures of the whole server, the same from every ingress
 replica: not to be summed.
 
@@ -142,6 +149,7 @@ def reference() -> str:
                 *_rows(WAITING, WaitingCounts()),
             ]
         ),
+        generation=_table(_rows(GENERATION, Generated(), "`model`, `operation`, `version`")),
         residency=_table(_rows(RESIDENCY, ResidencyReport(evicted_age_s=0.0))),
         rollouts=_table(_rows(ROLLOUTS, _SIDE, "`role`")),
         callers=_table(_rows(CALLERS, Outcomes(), "`token`")),

@@ -8,6 +8,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config.text_models import Format, Task, TextModel, text_model
 from app.core.errors import ErrorCode, InferError
+from app.core.observability.generation import GenerationFigures
 from app.ingress.service.interface import InferenceService
 from app.protocol.openai.errors import unknown_model, wrong_task
 from app.protocol.openai.models import describe_model
@@ -52,9 +53,13 @@ class Catalog:
     Args:
         service: has them.
         settings: of the front.
+        generation: counts texts.
     """
 
-    def __init__(self, service: InferenceService, settings: OpenAISettings) -> None:
+    def __init__(
+        self, service: InferenceService, settings: OpenAISettings, generation: GenerationFigures
+    ) -> None:
+        self.generation = generation
         self._service = service
         self._settings = settings
 

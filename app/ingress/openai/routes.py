@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from urllib.parse import unquote
 
+from app.core.observability.generation import GenerationFigures
 from app.ingress.access.guard import Ask
 from app.ingress.http1.exchange import Route
 from app.ingress.openai.catalog import Catalog
 from app.ingress.openai.exchange import OpenAIRoute, PreflightRoute, RefusedRoute
+from app.ingress.openai.job import CHATS, COMPLETIONS
 from app.ingress.openai.management import LoadRoute, ModelsRoute, Turns
+from app.ingress.openai.texts import TextRoute
 from app.ingress.openai.vectors import EmbeddingsRoute, RerankRoute
 from app.ingress.rest.context import Found, RouteContext
 from app.protocol.http.http1 import RequestHead
@@ -23,6 +27,8 @@ _OPEN: Final = Ask("health", open=True)
 
 MakeRoute = Callable[[RouteContext, Catalog, OpenAISettings, RequestHead], Route]
 INFERENCES: Final[dict[str, MakeRoute]] = {
+    "/v1/chat/completions": partial(TextRoute, CHATS),
+    "/v1/completions": partial(TextRoute, COMPLETIONS),
     "/v1/embeddings": EmbeddingsRoute,
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RerankRoute),
 }
@@ -34,10 +40,14 @@ class OpenAIRoutes:
 
     Args:
         settings: of the server.
+        generation: counts texts.
         web_origins: which pages may ask.
     """
 
-    def __init__(self, settings: ServerSettings, web_origins: WebOriginPolicy) -> None:
+    def __init__(
+        self, settings: ServerSettings, generation: GenerationFigures, web_origins: WebOriginPolicy
+    ) -> None:
+        self._generation = generation
         self._settings = settings.openai
         self._explicit = settings.repository.control_mode == "explicit"
         self._web_origins = web_origins
@@ -73,7 +83,7 @@ class OpenAIRoutes:
         method = head.method
         if method == "OPTIONS":
             return Found(_OPEN, PreflightRoute(head.get(b"origin") or ""))
-        catalog = Catalog(context.service, self._settings)
+        catalog = Catalog(context.service, self._settings, self._generation)
         if (make := INFERENCES.get(path)) is not None:
             if method != "POST":
                 return Found(_OPEN, RefusedRoute(answer(wrong_method(method, path))))

@@ -1,7 +1,7 @@
 """State shared by the inference routes of an HTTP front."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Final, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from app.routing.table import VersionEntry
 from app.settings.fronts import Http1Settings
 
 T = TypeVar("T")
+_NO_ATTRIBUTES: Final[Mapping[str, str | int]] = {}
 
 LONG_JSON: Final = 32 << 10
 """Bytes of JSON from which it is read in a thread: 0.1 ms; `MAX_JSON` of `http_requests.h` is as much."""
@@ -70,7 +71,13 @@ class RouteContext:
     tasks: Tasks = field(default_factory=Tasks)
 
     def send(
-        self, exchange: Exchange, entry: VersionEntry, request: InferRequest, sink: Sink, traceparent: str
+        self,
+        exchange: Exchange,
+        entry: VersionEntry,
+        request: InferRequest,
+        sink: Sink,
+        traceparent: str,
+        attributes: Mapping[str, str | int] = _NO_ATTRIBUTES,
     ) -> Call:
         """Submit the request of an exchange, with forwarded headers, observed while that is on."""
         if self.forwarder is not None:
@@ -79,7 +86,7 @@ class RouteContext:
             request = heed_headers(entry.split, request, exchange.head.as_sent())
         if not self.observer.enabled:
             return self.service.submit(entry, request, sink)
-        origin = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent)
+        origin = RequestOrigin("http", int(exchange.begun * 1e9) or monotonic_ns(), traceparent, attributes)
         return self.observer.observe(self.service, entry, request, sink, origin)
 
     def start_loaded(self, exchange: Exchange, entry: VersionEntry, start: Callable[[], None]) -> None:

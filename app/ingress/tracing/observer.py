@@ -5,7 +5,7 @@ A front only checks `Observer.enabled` for each request while it is false.
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic_ns
 from typing import Any, Final, NamedTuple
 
@@ -36,11 +36,15 @@ Configure = Callable[[bytes, bytes], Awaitable[None]]
 
 
 class RequestOrigin(NamedTuple):
-    """The protocol of a request, when its first byte arrived (`time.monotonic_ns`), and its trace context."""
+    """The protocol of a request, when its first byte arrived (`time.monotonic_ns`), and its trace context.
+
+    `attributes` are those of its span; what is added until its final response was sent counts too.
+    """
 
     protocol: str
     begun_ns: int
     traceparent: str = ""
+    attributes: Mapping[str, str | int] = {}
 
 
 class Activities(NamedTuple):
@@ -128,6 +132,7 @@ class Observer:
         trace = None
         if scope.sample(origin.traceparent):
             trace = self._tracer.begin(request, scope, origin.begun_ns, origin.traceparent)
+            trace.attributes = origin.attributes
         elif not self._logs:
             return None
         return _Observed(self, request, sink, origin, trace)

@@ -94,6 +94,8 @@ class Telemetry:
         """Add the events of a request to its span and end it, and make the spans of the calls it made."""
         offset = _offset()
         root = trace.span
+        if trace.attributes:
+            root.set_attributes(dict(trace.attributes))
         for name, ns in trace.stamps:
             if name not in _MODEL and name not in _COMPUTE:
                 root.add_event(name, timestamp=ns + offset)

@@ -1,6 +1,6 @@
 """The trace of one request and of the calls to other models that it made."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from app.core.observability.trace_settings import TraceSetting
@@ -49,6 +49,7 @@ class Trace:
     Attributes:
         context: the trace context that the replica receives with the request.
         activities: stamps that the backend reported.
+        attributes: of the span.
         span: the open span in mode `opentelemetry`, else None.
         children: `calls` and the calls those made, once the trace is complete.
     """
@@ -56,6 +57,7 @@ class Trace:
     __slots__ = (
         "_output_bytes",
         "activities",
+        "attributes",
         "calls",
         "children",
         "collect",
@@ -74,6 +76,7 @@ class Trace:
     ) -> None:
         """`collect` receives the complete trace in the writer's thread."""
         self.setting = setting
+        self.attributes: Mapping[str, str | int] = {}
         self.number = number
         self.request = request
         self.collect = collect

@@ -5,7 +5,7 @@ other key a parameter; the object `parameters` may hold more of both. The rules 
 `GenerateRequestClass` in Triton's HTTP server. No I/O here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import Any, Final
@@ -66,6 +66,25 @@ def _request_id(members: Members) -> str:
     return ""
 
 
+def generate_request(
+    model: str,
+    values: Mapping[str, Any],
+    inputs: Iterable[TensorSpec],
+    request_id: str = "",
+    max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
+) -> InferRequest:
+    """Return the request of some values: those that name inputs are tensors, others parameters.
+
+    Raises:
+        InferError: as `decode_generate`, for a value that its input or a parameter cannot have.
+    """
+    reader = _Reader(inputs, max_input_size)
+    for name, value in values.items():
+        reader.read(name, value)
+    tensors = tuple(reader.tensors.values())
+    return InferRequest(model, "", tensors, id=request_id, parameters=reader.parameters)
+
+
 class _Reader:
     """Collects the tensors and parameters of one request, in the order in which it names them."""
 
@@ -80,7 +99,7 @@ class _Reader:
             if key == _NESTED:
                 self._read_nested(value)
             elif key != "id" or key in self._inputs:
-                self._read(key, value)
+                self.read(key, value)
 
     def _read_nested(self, value: Any) -> None:
         if _NESTED in self._inputs:
@@ -91,9 +110,10 @@ class _Reader:
             )
         with error_prefix(f"Converting keyword: '{_NESTED}'"):
             for key, entry in value:
-                self._read(key, entry)
+                self.read(key, entry)
 
-    def _read(self, key: str, value: Any) -> None:
+    def read(self, key: str, value: Any) -> None:
+        """Read the value of an input or of a parameter."""
         spec = self._inputs.get(key)
         if spec is None:
             strict_json.check_depth(value)

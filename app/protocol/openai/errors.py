@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from app.core.encoding import to_json
-from app.core.errors import ErrorCode, Failure, InferError
+from app.core.errors import ErrorCode, Failure, InferError, shortened
 from app.protocol.status import STATUSES, http_headers, http_status
 
 _INVALID: Final = "invalid_request_error"
+_MAX_PARAM: Final = 256
 _SERVER: Final = "server_error"
 _CONTEXT: Final = re.compile(r"context length|max(imum)?[ _]model[ _]len", re.IGNORECASE)
 """How the texts of vLLM's backend and of `llm` say that a prompt is too long."""
@@ -36,7 +37,7 @@ class OpenAIError(InferError):
         status: int = 0,
     ) -> None:
         super().__init__(code, message)
-        self.param = param
+        self.param = None if param is None else shortened(param, _MAX_PARAM)
         self.slug = slug
         self.status = status
 
@@ -53,7 +54,7 @@ def refused(param: str, why: str = "") -> OpenAIError:
 
 def unknown_argument(name: str) -> OpenAIError:
     """Return the error of a field that nobody knows."""
-    return OpenAIError(f"Unrecognized request argument supplied: {name}", name)
+    return OpenAIError(f"Unrecognized request argument supplied: {shortened(name, _MAX_PARAM)}", name)
 
 
 def unknown_model(name: str) -> OpenAIError:

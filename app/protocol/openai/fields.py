@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Any, Final
 
+import msgspec
+
 from app.core.errors import InferError
 from app.core.tensors import Buffer
 from app.protocol.http import strict_json
@@ -28,13 +30,28 @@ def parse_body(body: Buffer, limit: int) -> dict[str, Any]:
     if len(body) > limit:
         raise too_large(len(body), limit)
     try:
-        strict_json.check_count(body, b"[{", MAX_ARRAYS)
-        document = strict_json.parse(body)
-        strict_json.check_depth(document)
-    except InferError as error:
-        raise invalid(f"We could not parse the JSON body of your request: {error.message}") from None
+        document = parse_json(body)
+    except ValueError as error:
+        raise invalid(f"We could not parse the JSON body of your request: {error}") from None
     if not isinstance(document, dict):
         raise invalid("The JSON body of your request is not an object")
+    return document
+
+
+def parse_json(text: Buffer | str) -> Any:
+    """Return a JSON document of limited depth and number of values; its texts are valid UTF-8.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        strict_json.check_count(text.encode() if isinstance(text, str) else text, b"[{", MAX_ARRAYS)
+        document = msgspec.json.decode(text)
+        strict_json.check_depth(document)
+    except InferError as error:
+        raise ValueError(error.message) from None
+    except RecursionError:
+        raise ValueError(strict_json.too_deep().message) from None
     return document
 
 
@@ -191,17 +208,13 @@ def wrong_type(where: str, wanted: str, value: Any) -> OpenAIError:
 
 
 def as_text(value: Any, where: str) -> str:
-    """Return a text that UTF-8 can encode.
+    """Return a text.
 
     Raises:
         OpenAIError: it is none.
     """
     if not isinstance(value, str):
         raise wrong_type(where, "a text", value)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise invalid(f"Invalid '{where}': it is not valid UTF-8", where) from None
     return value
 
 

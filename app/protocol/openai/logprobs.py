@@ -5,7 +5,7 @@ The report is a JSON array with an object for each token: by token id its `logpr
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from app.core.errors import internal
@@ -56,7 +56,7 @@ def _token(fields: dict[str, Any]) -> Token:
     return Token(str(fields.get("decoded_token") or ""), max(logprob, _LEAST) if logprob <= 0 else 0.0)
 
 
-def chat_logprobs(drawn: list[Drawn]) -> dict[str, Any] | None:
+def chat_logprobs(drawn: Sequence[Drawn]) -> dict[str, Any] | None:
     """Return `logprobs` of a message or of its piece; None for no tokens."""
     if not drawn:
         return None
@@ -70,7 +70,7 @@ def _described(token: Token) -> dict[str, Any]:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode())}
 
 
-def completion_logprobs(drawn: list[Drawn], offset: int) -> dict[str, Any] | None:
+def completion_logprobs(drawn: Sequence[Drawn], offset: int) -> dict[str, Any] | None:
     """Return `logprobs` of a completion or of its piece; None for no tokens.
 
     Args:
@@ -88,7 +88,7 @@ def completion_logprobs(drawn: list[Drawn], offset: int) -> dict[str, Any] | Non
     }
 
 
-def _offsets(drawn: list[Drawn], offset: int) -> Iterator[int]:
+def _offsets(drawn: Sequence[Drawn], offset: int) -> Iterator[int]:
     for one in drawn:
         yield offset
         offset += len(one.token.text)

@@ -1,0 +1,109 @@
+"""Clients that leave anywhere, read nothing, or send what is large: bounded, and nobody else is harmed."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.core.tensors import InferRequest, InferResponse
+from tests.unit.app.ingress.openai.text_models import TextService, of, post
+from tests.unit.app.ingress.running_fronts import Fronts, Running
+from tests.waiting import block_until
+
+CHAT = {"model": "identity", "messages": [{"role": "user", "content": "say"}], "stream": True}
+BODY = json.dumps(CHAT).encode()
+REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+
+
+class Endless(TextService):
+    """A model whose texts begin, and do not end."""
+
+    def responses(self, request: InferRequest) -> list[InferResponse]:
+        return [self.response("a", False)]
+
+
+@pytest.fixture
+def opened(fronts: Fronts) -> Iterator[Callable[..., Running]]:
+    with ExitStack() as stack:
+        yield lambda service, **settings: stack.enter_context(
+            fronts(service=service, allow_openai=True, **settings)
+        )
+
+
+def test_a_client_may_leave_at_each_byte_of_its_request(opened: Callable[..., Running]) -> None:
+    running = opened(TextService(of("a", "b")))
+    for size in range(1, len(REQUEST)):
+        with socket.create_connection(("127.0.0.1", running.http_port)) as left:
+            left.sendall(REQUEST[:size])
+    assert post(running.http_port, "/v1/chat/completions", CHAT).texts == {0: "ab"}
+
+
+def test_a_client_that_leaves_a_stream_cancels_all_its_requests(opened: Callable[..., Running]) -> None:
+    service = Endless(of("a"))
+    running = opened(service)
+    body = json.dumps(CHAT | {"n": 3}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", running.http_port)) as left:
+        left.sendall(head + body)
+        assert left.recv(1000).startswith(b"HTTP/1.1 200")
+        assert not any(call.cancelled for call in service.calls)
+    begun = time.monotonic()
+    block_until(lambda: len(service.calls) == 3 and all(call.cancelled for call in service.calls))
+    assert time.monotonic() - begun < 5
+
+
+def test_a_client_that_reads_nothing_is_cut_off(opened: Callable[..., Running]) -> None:
+    pieces = ["x" * 60_000] * 200
+    service = TextService(of(*pieces))
+    running = opened(service)
+    context = running._fronts[-1]._context  # type: ignore[attr-defined]
+    object.__setattr__(context, "limits", msgspec.structs.replace(context.limits, stream_bytes=1 << 20))
+    with socket.create_connection(("127.0.0.1", running.http_port)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(REQUEST)
+        block_until(lambda: any(call.cancelled for call in service.calls))
+        received = b""
+        while not received.endswith(b"0\r\n\r\n"):
+            data = slow.recv(1 << 20)
+            assert data
+            received = received[-4096:] + data
+    assert b"client reads responses too slowly" in received and b"data: [DONE]" in received
+
+
+LARGE: list[Any] = [
+    {"messages": [{"role": "user", "content": "x" * (10 << 20)}]},
+    {"messages": [{"role": "user", "content": "x"}] * 100_000},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 10_000}]},
+    {"stop": ["x" * 65536] * 16},
+    {"stop": ["x"] * 100_000},
+    {"n": 10**9},
+    {"n": 1e308},
+    {"logit_bias": {str(at): 1 for at in range(100_000)}},
+    {"tools": [{"type": "function", "function": {"name": "f"}}] * 1000},
+    {"metadata": [[[[[[]]]]]] * 100_000},
+    {"user": "x" * (1 << 20)},
+    {"x" * (1 << 20): 1},
+    {"model": "x" * (1 << 20)},
+]
+
+
+@pytest.mark.parametrize("change", LARGE, ids=lambda change: next(iter(change))[:10])
+def test_large_requests_are_answered_shortly(opened: Callable[..., Running], change: Any) -> None:
+    running = opened(TextService(of("a")))
+    body = CHAT | {"stream": False} | change
+    begun = time.process_time()
+    found = post(running.http_port, "/v1/chat/completions", json.dumps(body).encode())
+    assert found.status in (200, 400, 404) and len(found.body) < 2000
+    assert time.process_time() - begun < 5
+
+
+def test_deep_json_is_refused(opened: Callable[..., Running]) -> None:
+    running = opened(TextService(of("a")))
+    for deep in (b"[" * 200 + b"]" * 200, b"[" * 1_000_000):
+        found = post(running.http_port, "/v1/chat/completions", b'{"model": "identity", "x": %b}' % deep)
+        assert found.status == 400 and "nesting depth" in found.document["detail"]
