@@ -15,7 +15,7 @@ from backends.base import Model
 from backends.python.backend import PythonBackend
 from backends.registry.loading import find_backend
 from backends.registry.place import BackendPlace
-from tests.backends.llm import test_llm, write_model
+from tests.backends.llm import serving, write_model
 from tests.unit.backend_harness import Served, config
 
 
@@ -43,13 +43,13 @@ def model(request: pytest.FixtureRequest, root: Path) -> Iterator[tuple[Served, 
 def test_texts_are_those_of_the_cpu(model: tuple[Served, dict[str, str]], stream: bool) -> None:
     served, expected = model
     calls = {
-        prompt: test_llm.ask(served, prompt, {}, stream=stream, exclude_input_in_output=True)
+        prompt: serving.ask(served, prompt, {}, stream=stream, exclude_input_in_output=True)
         for prompt in expected
     }
-    assert {prompt: test_llm.text_of(call) for prompt, call in calls.items()} == expected
+    assert {prompt: serving.text_of(call) for prompt, call in calls.items()} == expected
 
 
 def test_samples_repeat_by_their_seed(model: tuple[Served, dict[str, str]]) -> None:
     parameters = {"temperature": 1.5, "top_p": 0.9, "top_k": 50, "presence_penalty": 0.5, "seed": 7}
-    texts = [test_llm.text_of(test_llm.ask(model[0], "The old", parameters)) for _ in range(2)]
+    texts = [serving.text_of(serving.ask(model[0], "The old", parameters)) for _ in range(2)]
     assert texts[0] == texts[1]

@@ -1,13 +1,16 @@
-"""The responses to one request, and the metrics of all."""
+"""The responses to one request."""
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 if TYPE_CHECKING:
-    from backends.packaged.llm.generation import Piece
+    from backends.packaged.llm.engine.generation import Piece
+    from backends.packaged.llm.engine.reading import Reading
+    from backends.packaged.llm.metrics import Metrics
 
 OPTIONS: Final = (
     "return_finish_reason",
@@ -15,53 +18,34 @@ OPTIONS: Final = (
     "return_logprobs",
     "return_num_input_tokens",
     "return_num_output_tokens",
+    "return_num_cached_tokens",
 )
 _FINAL: Final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-
-class Metrics:
-    """Counts of tokens and of requests."""
-
-    def __init__(self, labels: dict[str, str]) -> None:
-        counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
-        self._families = [  # a metric is of no use without its family
-            pb_utils.MetricFamily(f"llm:{name}", description, kind)
-            for name, description, kind in (
-                ("prompt_tokens_total", "Number of tokens of prompts.", counter),
-                ("generation_tokens_total", "Number of tokens generated.", counter),
-                ("num_requests_running", "Number of texts that are being generated.", gauge),
-                ("num_requests_waiting", "Number of requests that wait for others to end.", gauge),
-            )
-        ]
-        self.prompt_tokens, self.generation_tokens, self.running, self.waiting = (
-            family.Metric(labels) for family in self._families
-        )
-
-    def observe(self, running: int, waiting: int) -> None:
-        """Set the numbers of texts."""
-        self.running.set(running)
-        self.waiting.set(waiting)
 
 
 class Answer:
     """Sends the pieces of a text as they come, or all of it at the end.
 
     Attributes:
-        prompt: the text to continue.
+        prompt: the text to continue; "" where there is a chat.
+        chat: the JSON of `messages`; "" for none.
+        embedding: the JSON of `embedding_request`; "" for none.
+        salt: whose beginnings of prompts this one may share: the name of a client's token, "" without.
         options: which of `OPTIONS` the request has.
         streams: whether pieces are sent as they come.
-        input_tokens: the prompt's; set before the first piece.
+        reading: of the prompt; set before the first piece.
     """
 
-    def __init__(self, request: Any, metrics: Metrics) -> None:
-        self.prompt = ""
+    def __init__(self, request: Any, metrics: "Metrics") -> None:
+        self.prompt = self.chat = self.embedding = self.salt = ""
         self.options = dict.fromkeys(OPTIONS, False)
-        self.input_tokens = 0
+        self.reading: Reading | None = None
         self._request = request
         self._sender = request.get_response_sender()
         self._metrics = metrics
         self.streams = self._prepends = self._begun = False
         self._cumulative = 0.0
+        self._submitted = self._latest = time.monotonic()
         self._pieces: list[Piece] = []
 
     def read(self) -> None:
@@ -70,13 +54,27 @@ class Answer:
         Raises:
             ValueError: with a text for the client.
         """
-        text = pb_utils.get_input_tensor_by_name(self._request, "text_input").as_numpy().item()
-        self.prompt = text.decode()
+        self.chat, self.salt = self._text("messages"), self._text("cache_salt")
+        self.embedding = self._text("embedding_request")
+        self.prompt = "" if self.chat else self._text("text_input")
         self.streams = self._flag("stream", False)
-        self._prepends = not self._flag("exclude_input_in_output", self.streams)
+        self._prepends = not self._flag("exclude_input_in_output", self.streams or bool(self.chat))
         if self.streams and self._prepends:
             raise ValueError("When streaming, `exclude_input_in_output` = False is not allowed.")
         self.options = {name: self._flag(name, False) for name in OPTIONS}
+
+    def _text(self, name: str) -> str:
+        tensor = pb_utils.get_input_tensor_by_name(self._request, name)
+        if tensor is None:
+            return ""
+        given = tensor.as_numpy().item()
+        text: str = given if isinstance(given, str) else given.decode()
+        return text
+
+    def parameters(self) -> str:
+        """Return the sampling parameters, as JSON."""
+        given = self._text("sampling_parameters")
+        return given or str(self._request.parameters())
 
     def _flag(self, name: str, default: bool) -> bool:
         tensor = pb_utils.get_input_tensor_by_name(self._request, name)
@@ -84,19 +82,42 @@ class Answer:
 
     def generated(self, piece: "Piece") -> None:
         """Send or keep a piece."""
-        if not self._begun:
-            self._begun = True
-            self._metrics.prompt_tokens.increment(self.input_tokens)
-        self._metrics.generation_tokens.increment(1)
+        self._count(piece)
         self._cumulative += piece.logprob
         self._pieces.append(piece)
         if self.streams or piece.finish_reason:
-            self._send(pb_utils.InferenceResponse(self._tensors()), bool(piece.finish_reason))
+            self._respond(self._text_values(), bool(piece.finish_reason))
             self._pieces.clear()
 
+    def embedded(self, vector: list[float]) -> None:
+        """Send a vector."""
+        assert self.reading is not None
+        self._metrics.prompt_tokens.increment(len(self.reading.prompt))
+        self._metrics.request.observe(time.monotonic() - self._submitted)
+        vector_text = np.array([json.dumps(vector)], np.object_)
+        self._respond({"text_output": vector_text, **self._counts(0)}, True)
+
+    def _count(self, piece: "Piece") -> None:
+        assert self.reading is not None
+        now = time.monotonic()
+        metrics, inputs = self._metrics, len(self.reading.prompt)
+        (metrics.next_token if self._begun else metrics.first_token).observe(now - self._latest)
+        if not self._begun:
+            metrics.prompt_tokens.increment(inputs)
+            metrics.input_tokens.observe(inputs)
+        metrics.generation_tokens.increment(1)
+        if piece.finish_reason:
+            metrics.request.observe(now - self._submitted)
+            metrics.output_tokens.observe(len(self.reading.tokens) - inputs)
+        self._begun, self._latest = True, now
+
     def failed(self, message: str) -> None:
-        """Answer with an error."""
+        """Answer that the model has failed."""
         self._end(f"Error generating stream: {message}", pb_utils.TritonError.INTERNAL)
+
+    def invalid(self, message: str) -> None:
+        """Answer that the request is not one that can be answered."""
+        self._end(f"Error generating stream: {message}", pb_utils.TritonError.INVALID_ARG)
 
     def refuse(self) -> None:
         """Answer that too many requests wait."""
@@ -119,20 +140,30 @@ class Answer:
         except Exception as error:  # the server has ended the request; the others go on
             pb_utils.Logger.log_verbose(f"a response was not sent: {error}")
 
-    def _tensors(self) -> list[Any]:
+    def _text_values(self) -> dict[str, Any]:
         """Return the outputs for the pieces that were not sent."""
-        last = self._pieces[-1]
         text = "".join(piece.text for piece in self._pieces)
-        values: dict[str, Any] = {
-            "finish_reason": np.array([str(last.finish_reason)], np.object_),
+        return {
+            "text_output": np.array([(self.prompt if self._prepends else "") + text], np.object_),
+            "finish_reason": np.array([str(self._pieces[-1].finish_reason)], np.object_),
             "cumulative_logprob": np.array([self._cumulative], np.float32),
             "logprobs": np.array([self._logprobs()], np.object_),
-            "num_input_tokens": np.array([self.input_tokens], np.uint32),
-            "num_output_tokens": np.array([len(self._pieces)], np.uint32),
+            **self._counts(len(self._pieces)),
         }
-        wanted = {name: value for name, value in values.items() if self.options[f"return_{name}"]}
-        wanted["text_output"] = np.array([(self.prompt if self._prepends else "") + text], np.object_)
-        return [pb_utils.Tensor(name, value) for name, value in wanted.items()]
+
+    def _counts(self, generated: int) -> dict[str, Any]:
+        assert self.reading is not None
+        return {
+            "num_input_tokens": np.array([len(self.reading.prompt)], np.uint32),
+            "num_output_tokens": np.array([generated], np.uint32),
+            "num_cached_tokens": np.array([self.reading.cached], np.uint32),
+        }
+
+    def _respond(self, values: dict[str, Any], final: bool) -> None:
+        """Send those of the outputs that the request wants."""
+        wanted = {name: value for name, value in values.items() if self.options.get(f"return_{name}", True)}
+        tensors = [pb_utils.Tensor(name, value) for name, value in wanted.items()]
+        self._send(pb_utils.InferenceResponse(tensors), final)
 
     def _logprobs(self) -> str:
         """Return what vLLM's backend reports of each token, as JSON."""

@@ -24,6 +24,7 @@ class EngineArguments:
         max_num_seqs: how many texts are continued together.
         max_num_batched_tokens: new prompts join a step until they have so many tokens together.
         max_num_waiting: how many requests wait to be continued.
+        prefix_cache_bytes: of keys and values of beginnings that prompts share; 0 for none.
     """
 
     model: str = "."
@@ -32,6 +33,7 @@ class EngineArguments:
     max_num_seqs: int = 16
     max_num_batched_tokens: int = 2048
     max_num_waiting: int = 256
+    prefix_cache_bytes: int = 512 << 20
 
 
 def read_arguments(directory: str) -> EngineArguments:
@@ -56,8 +58,10 @@ def read_arguments(directory: str) -> EngineArguments:
         raise ValueError(f"model must be a text, got {arguments.model!r}")
     for name in known.keys() - {"model", "dtype"}:
         value = getattr(arguments, name)
-        if value is not None and (type(value) is not int or value < 1):
-            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        least = 0 if name == "prefix_cache_bytes" else 1
+        if value is not None and (type(value) is not int or value < least):
+            kind = "a positive integer" if least else "0 or a positive integer"
+            raise ValueError(f"{name} must be {kind}, got {value!r}")
     if arguments.dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {arguments.dtype!r}")
     return arguments

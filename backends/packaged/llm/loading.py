@@ -1,7 +1,7 @@
 """A model's weights and tokenizer, loaded by transformers."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read at the import of transformers: nothing is downloaded
@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from backends.packaged.llm.engine.generation import ModelFacts
 from backends.transformers_files import listed
 
 
@@ -48,12 +49,24 @@ def load_tokenizer(folder: str) -> Any:
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
-def context_length(model: Any, wanted: int | None) -> int:
-    """Return how many tokens a prompt and its text may have together.
+def model_facts(model: Any, tokenizer: Any, max_model_len: int | None) -> ModelFacts:
+    """Return the facts of a model.
 
     Raises:
-        ValueError: the model has no limit of its own, or a smaller one.
+        ValueError: it has no limit of its own, or a smaller one than `max_model_len`.
     """
+    head = model.get_output_embeddings()
+    vocabulary = model.config.get_text_config().vocab_size if head is None else len(head.weight)
+    limit = _context_length(model, max_model_len)
+
+    def decode(tokens: Sequence[int]) -> str:
+        text: str = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    return ModelFacts(limit, _end_tokens(model, tokenizer), vocabulary, model.device, decode)
+
+
+def _context_length(model: Any, wanted: int | None) -> int:
     own: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     length = wanted or own
     if length is None:
@@ -63,8 +76,7 @@ def context_length(model: Any, wanted: int | None) -> int:
     return length
 
 
-def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens by which the model ends a text."""
+def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     found = model.generation_config.eos_token_id
     if found is None:
         found = tokenizer.eos_token_id

@@ -12,17 +12,21 @@ from typing import Any, Final
 import triton_python_backend_utils as pb_utils
 
 from backends.packaged.array_model import instance_threads
-from backends.packaged.llm.answer import OPTIONS, Answer, Metrics
+from backends.packaged.llm.adapters import add_adapters, read_adapters
+from backends.packaged.llm.answer import OPTIONS
 from backends.packaged.llm.engine_arguments import model_folder, read_arguments
-from backends.packaged.llm.sampling import SamplingParameters, read_sampling_parameters
+from backends.packaged.llm.metrics import Metrics
 from backends.transformers_files import check_weights
 
 _INPUTS: Final = {
     "text_input": "TYPE_STRING",
+    "messages": "TYPE_STRING",
     "stream": "TYPE_BOOL",
     "sampling_parameters": "TYPE_STRING",
     "exclude_input_in_output": "TYPE_BOOL",
+    "cache_salt": "TYPE_STRING",
     **dict.fromkeys(OPTIONS, "TYPE_BOOL"),
+    "embedding_request": "TYPE_STRING",
 }
 _OUTPUTS: Final = {
     "text_output": ("TYPE_STRING", -1),
@@ -31,6 +35,7 @@ _OUTPUTS: Final = {
     "logprobs": ("TYPE_STRING", -1),
     "num_input_tokens": ("TYPE_UINT32", 1),
     "num_output_tokens": ("TYPE_UINT32", -1),
+    "num_cached_tokens": ("TYPE_UINT32", 1),
 }
 
 
@@ -44,8 +49,7 @@ class TritonPythonModel:
         declared = {tensor["name"] for tensor in (*known["input"], *known["output"])}
         for name, data_type in _INPUTS.items():
             if name not in declared:
-                optional = {"optional": True} if name != "text_input" else {}
-                config.add_input({"name": name, "data_type": data_type, "dims": [1], **optional})
+                config.add_input({"name": name, "data_type": data_type, "dims": [1], "optional": True})
         for name, (data_type, size) in _OUTPUTS.items():
             if name not in declared:
                 config.add_output({"name": name, "data_type": data_type, "dims": [size]})
@@ -71,88 +75,44 @@ class TritonPythonModel:
         arguments = read_arguments(directory)
         folder = model_folder(directory, arguments.model)
         check_weights(folder)
+        adapters = read_adapters(directory)
         import torch
 
         from backends.packaged.llm import loading
-        from backends.packaged.llm.batch import Batch
-        from backends.packaged.llm.engine import Engine
+        from backends.packaged.llm.engine.batch import adapters_of, make_batch
+        from backends.packaged.llm.engine.engine import Engine
+        from backends.packaged.llm.engine.prefix_cache import PrefixCache
+        from backends.packaged.llm.requests import Requests
 
         on_gpu = kind == "GPU" or (kind == "MODEL" and torch.cuda.is_available())
-        self._device = torch.device("cuda", device_id) if on_gpu else torch.device("cpu")
+        device = torch.device("cuda", device_id) if on_gpu else torch.device("cpu")
         if not on_gpu:
             torch.set_num_threads(instance_threads(config))
-        model = loading.load_model(folder, arguments.dtype, self._device)
-        self._tokenizer = loading.load_tokenizer(folder)
-        self._limit = loading.context_length(model, arguments.max_model_len)
-        self._ends = loading.end_tokens(model, self._tokenizer)
-        batch = Batch(model)
-        if not batch.joins and arguments.max_num_seqs > 1:
-            pb_utils.Logger.log_warn(f"{type(model).__name__} continues one text at a time")
-        self._engine = Engine(
+        model = loading.load_model(folder, arguments.dtype, device)
+        if adapters:
+            add_adapters(model, adapters, adapters_of)
+        tokenizer = loading.load_tokenizer(folder)
+        facts = loading.model_facts(model, tokenizer, arguments.max_model_len)
+        batch = make_batch(model, pb_utils.Logger.log_warn)
+        if adapters and not batch.joins:
+            raise ValueError("a model that continues one text at a time cannot have adapters")
+        engine = Engine(
             batch,
             arguments.max_num_seqs,
             arguments.max_num_waiting,
             arguments.max_num_batched_tokens,
+            facts.limit,
+            PrefixCache(arguments.prefix_cache_bytes),
             self._metrics.observe,
         )
+        most = arguments.max_num_waiting
+        self._requests = Requests(engine, tokenizer, facts, [*adapters], most, self._metrics)
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Submit each request to the engine, which answers it."""
+        """Have each request answered, on other threads."""
         for request in requests:
-            answer = Answer(request, self._metrics)
-            try:
-                self._submit(request, answer)
-            except ValueError as error:
-                answer.failed(str(error))
-
-    def _submit(self, request: Any, answer: Answer) -> None:
-        from backends.packaged.llm.engine import Full
-        from backends.packaged.llm.generation import Generation
-
-        answer.read()
-        parameters = _parameters(request)
-        prompt: list[int] = self._tokenizer(answer.prompt).input_ids
-        self._check(prompt)
-        answer.input_tokens = len(prompt)
-        generation = Generation(
-            prompt,
-            parameters,
-            self._limit,
-            self._ends,
-            self._decoded,
-            answer,
-            self._device,
-            scored=answer.options["return_cumulative_logprob"],
-            streamed=answer.streams,
-        )
-        try:
-            self._engine.submit(generation)
-        except Full:
-            answer.refuse()
-
-    def _check(self, prompt: Sequence[int]) -> None:
-        """Refuse what cannot be continued, in vLLM's words."""
-        if not prompt:
-            raise ValueError("The decoder prompt cannot be empty")
-        if len(prompt) >= self._limit:
-            raise ValueError(
-                f"The decoder prompt (length {len(prompt)}) is longer than the maximum model length of"
-                f" {self._limit}. Make sure that `max_model_len` is no smaller than the number of text"
-                " tokens."
-            )
-
-    def _decoded(self, tokens: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(
-            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
+            self._requests.submit(request)
 
     def finalize(self) -> None:
         """Finish what is being generated."""
-        self._engine.close()
-
-
-def _parameters(request: Any) -> SamplingParameters:
-    tensor = pb_utils.get_input_tensor_by_name(request, "sampling_parameters")
-    text = request.parameters() if tensor is None else tensor.as_numpy().item().decode()
-    return read_sampling_parameters(text)
+        self._requests.close()

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,74 +10,11 @@ import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, InferError
-from app.core.tensors import InferRequest, InferResponse
 from backends.base import Model
-from tests.backends.packaged import serve_model, write_models
-from tests.unit.backend_harness import Call, Served, config, infer
+from tests.backends.llm.serving import TOKENS, Load, ask, outputs, text_of, text_request
+from tests.backends.packaged import serve_model
+from tests.unit.backend_harness import Call, Served, config
 from tests.waiting import block_until
-
-TOKENS = 40
-Load = Callable[..., Served]
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("models")
-    write_models("llm", Path(__file__).with_name("write_model.py"), root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def load(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
-    loaded: list[Callable[[], None]] = []
-
-    def load_one(name: str, arguments: dict[str, Any] | None = None) -> Served:
-        folder = repository / name
-        if arguments is not None:
-            folder = tmp_path_factory.mktemp("changed") / name
-            shutil.copytree(repository / name, folder)
-            (folder / "1" / "model.json").write_text(json.dumps(arguments))
-        model = Model(config(f'name: "{name}" backend: "llm"'), 1, folder)
-        return serve_model("llm", model, loaded.append, completed=True)
-
-    yield load_one
-    for close in reversed(loaded):
-        close()
-
-
-@pytest.fixture(scope="module")
-def small(load: Load) -> Served:
-    return load("small", {"model": "weights", "max_num_seqs": 4})
-
-
-@pytest.fixture(scope="module")
-def expected(repository: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((repository / "small" / "expected.json").read_text())
-    return found
-
-
-def ask(served: Served, prompt: str, parameters: dict[str, Any] | None = None, **inputs: bool) -> Call:
-    """Start one request; see `text_request`."""
-    return served(text_request(prompt, parameters, **inputs))[0]
-
-
-def text_request(prompt: str, parameters: dict[str, Any] | None = None, **inputs: bool) -> InferRequest:
-    """Return a request; for the most probable text unless `parameters` say otherwise."""
-    sampling = {"temperature": 0, "max_tokens": TOKENS, **(parameters or {})}
-    arrays = {name: np.array([value]) for name, value in inputs.items()}
-    arrays["text_input"] = np.array([prompt], np.object_)
-    arrays["sampling_parameters"] = np.array([json.dumps(sampling)], np.object_)
-    return infer(arrays)
-
-
-def outputs(response: InferResponse) -> dict[str, Any]:
-    assert response.failure is None, response.failure
-    values = {tensor.name: tensor.array().item() for tensor in response.outputs}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
-
-
-def text_of(call: Call) -> str:
-    return "".join(outputs(response)["text_output"] for response in call.wait())
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -208,13 +145,17 @@ def test_cancellation(small: Served, stream: bool) -> None:
             "The decoder prompt (length 128) is longer than the maximum model length of 128.",
         ),
         ("a", {"top_p": 2}, {}, "top_p must be in (0, 1], got 2."),
-        ("a", {"lora_name": "doll"}, {}, "unknown sampling parameter 'lora_name'"),
+        ("a", {"lora_nam": "doll"}, {}, "unknown sampling parameter 'lora_nam'"),
+        ("a", {"logit_bias": {"257": 1}}, {}, "token_id(s) [257] in logit_bias contain out-of-vocab"),
+        ("a", {"min_tokens": 50}, {}, "min_tokens must be less than or equal to max_tokens=40, got 50."),
     ],
 )
 def test_request_that_is_refused(
     small: Served, prompt: str, parameters: dict[str, Any], inputs: dict[str, bool], message: str
 ) -> None:
-    assert ask(small, prompt, parameters, **inputs).error.startswith(f"Error generating stream: {message}")
+    (response,) = ask(small, prompt, parameters, **inputs).wait()
+    assert response.failure is not None and response.failure.code is ErrorCode.INVALID_ARG
+    assert response.failure.message.startswith(f"Error generating stream: {message}")
 
 
 def test_text_ends_where_the_model_does(small: Served) -> None:

@@ -17,6 +17,13 @@ from transformers import (
 TEXT = "The old man — très âgé — fished alone. He had gone 84 days now without a fish, señor 🐟."
 PROMPTS = ["The old", "He had gone 84", "T", "without a fish, se", "The old man — tr", "x"]
 TOKENS = 40
+TEMPLATE = (
+    "{% for each in messages %}{% if each.role == 'endless' %}"
+    + "{% for a in range(99999) %}" * 3
+    + "{% endfor %}" * 3
+    + "{% endif %}{{ each.content }}{% endfor %}"
+)
+"""It ends, for all roles but one."""
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -25,7 +32,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     made = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>", chat_template=TEMPLATE)
 
 
 def trained(model: GPT2LMHeadModel, ids: torch.Tensor) -> GPT2LMHeadModel:

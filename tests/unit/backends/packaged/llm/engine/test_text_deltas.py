@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.packaged.llm.text_deltas import TextDeltas
+from backends.packaged.llm.engine.text_deltas import TextDeltas
 
 
 def as_bytes(tokens: Sequence[int]) -> str:
@@ -100,3 +100,9 @@ def test_beginning_of_a_stop_text_is_held_back() -> None:
 def test_stop_text_at_once_with_what_was_held() -> None:
     deltas = TextDeltas(lambda tokens: "".join("ab STOP c" if token else "x" for token in tokens), ["STOP"])
     assert [deltas.push(0), deltas.push(1)] == ["x", "ab "] and deltas.stopped and deltas.finish() == ""
+
+
+def test_stop_text_that_comes_too_early_is_text() -> None:
+    deltas = TextDeltas(as_bytes, ("ab",))
+    found = "".join(deltas.push(token, stops=index > 1) for index, token in enumerate(b"abab"))
+    assert (found, deltas.stopped) == ("ab", True)

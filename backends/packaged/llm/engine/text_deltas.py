@@ -43,8 +43,13 @@ class TextDeltas:
         self._context = self._begin = self._decoded = 0
         self._held = ""
 
-    def push(self, token: int) -> str:
-        """Add a token; return the text that is certain now, maybe none."""
+    def push(self, token: int, stops: bool = True) -> str:
+        """Add a token; return the text that is certain now, maybe none.
+
+        Args:
+            token: the next one.
+            stops: whether a stop text may end the text with this token.
+        """
         self._tokens.append(token)
         if self._at_the_end:
             return ""
@@ -56,6 +61,9 @@ class TextDeltas:
         if added and certain == text:
             self._context, self._begin = self._begin, len(self._tokens)
             self._decoded = len(self._decode(self._tokens[self._context : self._begin]))
+        if not stops:
+            text, self._held = self._held, ""
+            return text
         return self._certain()
 
     def finish(self) -> str:

@@ -25,7 +25,9 @@ def read(directory: Path, arguments: Any) -> EngineArguments:
 
 
 def test_defaults(directory: Path) -> None:
-    assert read(directory, {"model": "weights"}) == EngineArguments("weights", "auto", None, 16, 2048, 256)
+    assert read(directory, {"model": "weights"}) == EngineArguments(
+        "weights", "auto", None, 16, 2048, 256, 512 << 20
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,7 @@ def test_defaults(directory: Path) -> None:
         ({"dtype": "int4"}, "dtype must be one of auto, float32, float16, bfloat16, got 'int4'"),
         ({"max_num_seqs": 0}, "max_num_seqs must be a positive integer, got 0"),
         ({"max_model_len": True}, "max_model_len must be a positive integer, got True"),
+        ({"prefix_cache_bytes": -1}, "prefix_cache_bytes must be 0 or a positive integer, got -1"),
         ({"model": 3}, "model must be a text, got 3"),
         (["weights"], "must be a JSON object"),
     ],

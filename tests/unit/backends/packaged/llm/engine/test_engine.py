@@ -1,0 +1,211 @@
+"""The engine of texts, over rows that stand for a model: the next token is the last one plus one."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from backends.packaged.llm.engine.choice import Choice
+from backends.packaged.llm.engine.engine import Engine, Full
+from backends.packaged.llm.engine.generation import Generation, ModelFacts, Piece
+from backends.packaged.llm.engine.prefix_cache import PrefixCache
+from backends.packaged.llm.engine.rows import Row
+from backends.packaged.llm.engine.sampling import SamplingParameters
+from tests.waiting import block_until
+
+VOCABULARY = 100
+FACTS = ModelFacts(1 << 30, {50}, VOCABULARY, torch.device("cpu"), str)
+ENDLESS = FACTS._replace(ends=())
+
+
+class Counting:
+    """Rows that count; a prompt of -13 fails, one of 8 later, and with them all that are read beside them."""
+
+    joins = True
+
+    def __init__(self) -> None:
+        self.steps: list[list[int]] = []
+
+    def row(self, adapter: str = "") -> list[int]:
+        return []
+
+    def forward(self, work: Sequence[tuple[list[int], Sequence[int]]]) -> "torch.Tensor":
+        self.steps.append([len(tokens) for _, tokens in work])
+        if any(-13 in tokens or (row[:1] == [8] and len(row) == 5) for row, tokens in work):
+            raise RuntimeError("out of memory")
+        logits = torch.zeros(len(work), VOCABULARY)
+        for index, (row, tokens) in enumerate(work):
+            row.extend(tokens)
+            logits[index, (row[-1] + 1) % VOCABULARY] = 1
+        return logits
+
+    @property
+    def most(self) -> int:
+        return max(map(len, self.steps))
+
+
+class Reader:
+    """Keeps what is generated."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.ended = ""
+        self.left = False
+
+    def generated(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self.ended = piece.finish_reason or self.ended
+
+    def failed(self, message: str) -> None:
+        self.ended = message
+
+    def cancelled(self) -> None:
+        self.ended = "cancelled"
+
+    def is_cancelled(self) -> bool:
+        return self.left
+
+
+def generation(reader: Reader, start: int = 1, tokens: int = 3) -> Generation:
+    parameters = SamplingParameters(temperature=0, max_tokens=tokens)
+    return Generation([start], parameters, FACTS, reader)
+
+
+@pytest.fixture
+def batch() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def engine(batch: Counting) -> Iterator[Engine]:
+    made = Engine(batch, 2, 8, 1000, 1000)
+    yield made
+    made.close()
+
+
+def test_texts_are_generated_together(engine: Engine, batch: Counting) -> None:
+    readers = [Reader() for _ in range(2)]
+    for start, reader in zip((1, 47), readers, strict=True):
+        engine.submit(generation(reader, start, 1000))
+    block_until(lambda: all(reader.ended for reader in readers))
+    assert [(len(reader.pieces), reader.ended) for reader in readers] == [(49, "stop"), (3, "stop")]
+    assert batch.most == 2
+
+
+def test_failure_ends_its_own_text_alone(engine: Engine, batch: Counting) -> None:
+    """The text that fails is read beside another, or comes to what fails after a while."""
+    readers = [Reader() for _ in range(4)]
+    for start, reader in zip((60, -13, 8, 40), readers, strict=True):
+        engine.submit(generation(reader, start, 9))
+    block_until(lambda: all(reader.ended for reader in readers))
+    assert [reader.ended for reader in readers] == ["length", "out of memory", "out of memory", "length"]
+    assert [len(reader.pieces) for reader in readers] == [9, 0, 5, 9]
+
+
+def test_choice_that_fails_ends_its_own_text_alone(engine: Engine) -> None:
+    failing, other = Reader(), Reader()
+    broken = generation(failing, tokens=1000)
+    broken.choice = Choice(SamplingParameters(logit_bias={1 << 20: 1.0}), [1], torch.device("cpu"))
+    for each in (broken, generation(other, 60, 9)):
+        engine.submit(each)
+    block_until(lambda: failing.ended and other.ended)
+    assert "out of bounds" in failing.ended and other.ended == "length"
+
+
+def test_long_prompt_is_read_beside_running_texts(engine: Engine, batch: Counting) -> None:
+    running, long = Reader(), Reader()
+    endless = generation(running, 60, 1 << 30)
+    endless._ends = set()
+    engine.submit(endless)
+    block_until(lambda: running.pieces)
+    parameters = SamplingParameters(temperature=0, max_tokens=1)
+    prompt = [1] * 5000
+    engine.submit(Generation(prompt, parameters, FACTS, long))
+    block_until(lambda: long.ended)
+    running.left = True
+    block_until(lambda: running.ended)
+    beside = [step for step in batch.steps if len(step) > 1]
+    assert sum(sum(step) - 1 for step in beside) == 5000 and len(beside) >= 5
+
+
+def test_model_that_reads_one_text_at_a_time_reads_a_prompt_at_once() -> None:
+    batch = Counting()
+    batch.joins = False
+    engine = Engine(batch, 2, 3, 1000, 1000)
+    readers = [Reader(), Reader()]
+    parameters = SamplingParameters(temperature=0, max_tokens=2)
+    for reader in readers:
+        engine.submit(Generation([1] * 5000, parameters, FACTS, reader))
+    engine.close()
+    assert batch.steps == [[5000], [1]] * 2 and [reader.ended for reader in readers] == ["length"] * 2
+
+
+def test_cancelled_text_leaves_the_batch(engine: Engine, batch: Counting) -> None:
+    reader, other = Reader(), Reader()
+    endless = generation(reader, 60, 1 << 30)
+    endless._ends = set()
+    engine.submit(endless)
+    block_until(lambda: len(reader.pieces) > 3)
+    reader.left = True
+    block_until(lambda: reader.ended)
+    engine.submit(generation(other))
+    block_until(lambda: other.ended)
+    assert (reader.ended, other.ended, batch.most) == ("cancelled", "length", 1)
+
+
+def test_waiting_texts_are_bounded(batch: Counting) -> None:
+    engine = Engine(batch, 1, 0, 1000, 1000)
+    with pytest.raises(Full):
+        engine.submit(generation(Reader()))
+    engine.close()
+
+
+def test_close_finishes_texts(batch: Counting) -> None:
+    engine = Engine(batch, 1, 3, 1000, 1000)
+    readers = [Reader() for _ in range(3)]
+    for reader in readers:
+        engine.submit(generation(reader, tokens=30))
+    engine.close()
+    assert [reader.ended for reader in readers] == ["length"] * 3 and batch.most == 1
+    with pytest.raises(Full):
+        engine.submit(generation(Reader()))
+
+
+class Kept(Counting):
+    """The same with rows of keys, which are the tokens."""
+
+    def row(self, adapter: str = "") -> Any:
+        return Row(1, adapter)
+
+    @torch.inference_mode()
+    def forward(self, work: Sequence[tuple[Any, Sequence[int]]]) -> "torch.Tensor":
+        self.steps.append([len(tokens) for _, tokens in work])
+        logits = torch.zeros(len(work), VOCABULARY)
+        for index, (row, tokens) in enumerate(work):
+            keys = torch.tensor([[[float(token)] for token in tokens]])
+            row.store(0, keys, keys)
+            row.length += len(tokens)
+            logits[index, (int(row.read(0, 0, row.length)[0].sum()) + 1) % VOCABULARY] = 1
+        return logits
+
+
+@pytest.mark.parametrize(("salts", "read"), [(("a", "a"), 22), (("a", "b"), 150)])
+def test_beginning_that_was_read_before_is_shared(salts: tuple[str, str], read: int) -> None:
+    batch = Kept()
+    prefixes = PrefixCache(1 << 20)
+    engine = Engine(batch, 2, 3, 1000, 1000, prefixes)
+    readers, texts = [Reader(), Reader()], []
+    for salt, reader in zip(salts, readers, strict=True):
+        parameters = SamplingParameters(temperature=0, max_tokens=5, cache_salt=salt)
+        made = Generation([3] * 150, parameters, ENDLESS, reader)
+        batch.steps.clear()
+        engine.submit(made)
+        block_until(lambda reader=reader: reader.ended)  # type: ignore[misc]
+        texts.append(made.tokens)
+    engine.close()
+    assert sum(map(sum, batch.steps)) == read + 4 and texts[0] == texts[1]
+    assert made.cached == 150 - read
