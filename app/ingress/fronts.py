@@ -52,8 +52,8 @@ class Parts(NamedTuple):
     metrics: "Collect"
     observer: Observer
     send_buffers: SendBufferLimit
-    guard: Guard | None = None
-    generation: GenerationFigures = GenerationFigures()
+    guard: Guard | None
+    generation: GenerationFigures
 
 
 async def open_fronts(parts: Parts) -> list[Front]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from app.core.observability.generation import GenerationFigures
 from app.core.observability.live_settings import LiveSettings
 from app.core.tensors import InferRequest, InferResponse, ParameterValue
 from app.ingress.access.guard import Guard
@@ -49,11 +50,9 @@ class Running:
         ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "allow_metrics": False}
         settings = from_args({"model_repository": str(directory), **ports, **args})
         self.loop = LoopThread("fronts")
-        self._fronts = self.loop.call(
-            open_fronts(
-                Parts(settings, self.service, no_metrics, Observer(LiveSettings()), SendBufferLimit(), guard)
-            )
-        )
+        self.generation = GenerationFigures()
+        shared = Observer(LiveSettings()), SendBufferLimit(), guard, self.generation
+        self._fronts = self.loop.call(open_fronts(Parts(settings, self.service, no_metrics, *shared)))
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
 
     def close(self) -> None:
