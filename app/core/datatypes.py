@@ -83,6 +83,8 @@ class StringPasses:
         join: returns the wire bytes of a list of `bytes` and `str`.
     """
 
+    is_compiled = False
+
     def __init__(self) -> None:
         self.split: Callable[[Buffer, bool], list[Any] | None] = _none_split
         self.join: Callable[[list[Any]], bytes | None] = _none_joined
@@ -94,6 +96,7 @@ class StringPasses:
     ) -> None:
         """Have C do most of both; what it returns None for is read or written, or refused, by Python."""
         self.split, self.join = split, join
+        self.is_compiled = True
 
 
 def _none_split(_data: Buffer, _is_text: bool) -> None:

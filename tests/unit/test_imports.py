@@ -107,8 +107,8 @@ backends.python: app.core app.core.config app.core.installed backends backends.p
     backends.python.execution backends.python.worker
 backends.python.api: app.core app.core.installed backends
 backends.python.execution: app.core app.core.installed backends backends.python.api
-backends.python.worker: app.core app.core.installed app.core.system app.transport app.transport.memory
-    backends backends.python.api backends.python.execution
+backends.python.worker: app.core app.core.installed app.core.system app.native app.transport
+    app.transport.memory backends backends.python.api backends.python.execution
 backends.pytorch: app.core app.core.config backends backends.cuda backends.registry
 backends.pytorch.eager: app.core app.core.files app.core.system backends backends.python backends.pytorch
 backends.registry: app.core app.core.config app.core.files app.core.installed backends backends.cpp

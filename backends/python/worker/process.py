@@ -16,12 +16,14 @@ from pathlib import Path
 from socket import socket
 from typing import Any, Final
 
+from app.core.datatypes import STRINGS
 from app.core.errors import InferError, internal
 from app.core.installed.installation import SERVER_PYTHON
 from app.core.tensors import InferResponse, failed
 from backends.base import Request
 from backends.python.api import server_api
 from backends.python.api.errors import stub_failed
+from backends.python.worker import worker_main
 from backends.python.worker.activation import environment_variables
 from backends.python.worker.framing import LinkClosed, Message, MessageSocket, Payload, pair
 from backends.python.worker.link import CallLink, Link
@@ -30,7 +32,7 @@ from backends.python.worker.process_calls import ProcessCalls
 
 logger = logging.getLogger(__name__)
 
-_MAIN: Final = str(Path(__file__).with_name("worker_main.py"))
+_MAIN: Final = str(Path(worker_main.__file__))
 _LAST_LINES: Final = 30
 _LINE_BYTES: Final = 8192
 _KILLED_S: Final = 5.0
@@ -214,9 +216,10 @@ class Process:
             link.shutdown()
 
     def _spawn(self, descriptor: int) -> "subprocess.Popen[bytes]":
+        compiled = [worker_main.COMPILED] if STRINGS.is_compiled else []
         isolation = [] if self._python == SERVER_PYTHON else ["-s"]
         return subprocess.Popen(
-            [str(self._python), *isolation, _MAIN, str(descriptor), self.name],
+            [str(self._python), *isolation, _MAIN, str(descriptor), self.name, *compiled],
             pass_fds=[descriptor],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -21,6 +22,7 @@ from app.core.errors import InferError
 from app.core.inference import Cancel
 from app.core.installed.own_modules import PREFIX
 from app.core.tensors import Buffer, InferRequest, InferResponse, failed
+from app.native.strings import use_compiled_strings
 from backends.base import Request
 from backends.python.api import metrics, server_api
 from backends.python.api.calls import Calls
@@ -178,8 +180,16 @@ class LogSender(logging.Handler):
             pass
 
 
-def run(descriptor: int) -> None:
-    """Serve the replica at the other end of a socket; never return."""
+def run(descriptor: int, compiled: bool = False) -> None:
+    """Serve the replica at the other end of a socket; never return.
+
+    Args:
+        descriptor: the socket.
+        compiled: have C split and join strings, where it was compiled for this Python.
+    """
+    if compiled:
+        with suppress(ImportError):
+            use_compiled_strings()
     # If the replica is killed, this ends a model that never releases the interpreter lock.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     worker = Worker(socket.socket(fileno=descriptor))

@@ -1,8 +1,9 @@
 """The program of a process that executes an instance of a Python model.
 
-`<environment>/bin/python worker_main.py DESCRIPTOR NAME`, where the descriptor is a socket to the replica and
-the name is the first instance's, for listings of processes. The environment may have the model's
-packages and none of ours, so our modules are found by their location, and `sys.path` stays the environment's.
+`<environment>/bin/python worker_main.py DESCRIPTOR NAME [compiled]`, where the descriptor is a socket to the
+replica and the name is the first instance's, for listings of processes; with `compiled`, C splits and joins
+strings if it was compiled for this Python. The environment may have the model's packages and none of ours, so
+our modules are found by their location, and `sys.path` stays the environment's.
 The syntax here is that of Python 3.6, so that an interpreter that is too old can report it.
 """
 
@@ -13,6 +14,7 @@ import sys
 import types
 
 OLDEST = (3, 10)
+COMPILED = "compiled"
 
 
 def fail(text: str) -> None:
@@ -60,7 +62,7 @@ def main() -> None:
         import numpy  # noqa: F401
     except ImportError as error:
         fail(f"the environment {sys.prefix} has no numpy, which every model needs: {error}")
-    import_worker().run(int(sys.argv[1]))
+    import_worker().run(int(sys.argv[1]), COMPILED in sys.argv[3:])
 
 
 if __name__ == "__main__":
