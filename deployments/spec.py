@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from app.core.chat_templates import ChatTemplate
+from app.core.chat_templates import TextFacts
 from app.core.errors import InferError, text_of
 from app.core.identifiers import identifier
 from app.core.installed.installation import PROGRAM
@@ -229,7 +229,7 @@ class Description(msgspec.Struct, frozen=True):
         load_seconds: the duration of the load.
         error: why the load failed, encodable; "" for a success.
         makes_calls: whether the model may call other models and ensembles.
-        chat_template: of a text model that does not render chats itself.
+        text: what ingresses know of a text model.
     """
 
     spec: ModelSpec
@@ -238,7 +238,7 @@ class Description(msgspec.Struct, frozen=True):
     load_seconds: float = 0.0
     error: str = ""
     makes_calls: bool = False
-    chat_template: ChatTemplate = ChatTemplate()
+    text: TextFacts = TextFacts()
 
     @classmethod
     def of_failure(cls, spec: ModelSpec, error: Exception) -> "Description":

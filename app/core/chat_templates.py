@@ -1,4 +1,4 @@
-"""Files of chat templates: a template of Jinja, and the special tokens that it names."""
+"""What ingresses know of a text model, and files of chat templates, of Jinja, with their special tokens."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +17,20 @@ class ChatTemplate(msgspec.Struct, frozen=True):
 
     source: str = ""
     tokens: dict[str, str] = {}
+
+
+class TextFacts(msgspec.Struct, frozen=True):
+    """What ingresses know of a text model beside its configuration.
+
+    Attributes:
+        template: of chats, where it does not render them itself.
+        adapters: of LoRA, by name.
+        max_model_len: tokens of a prompt and its text together; 0 if unknown.
+    """
+
+    template: ChatTemplate = ChatTemplate()
+    adapters: tuple[str, ...] = ()
+    max_model_len: int = 0
 
 
 def read_template(path: Path) -> ChatTemplate:

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.chat_templates import ChatTemplate
+from app.core.chat_templates import TextFacts
 from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable
@@ -80,7 +80,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     makes_calls: bool = False
     scale: Scale | None = None
     ready_at: float = 0.0
-    chat_template: ChatTemplate = ChatTemplate()
+    text: TextFacts = TextFacts()
     split: Split | None = None
     rival: "VersionEntry | None" = None
 

@@ -19,9 +19,9 @@ from deployments.manager.ensembles import (
     only_implicit,
     step_models,
 )
-from deployments.model_store.chat_templates import read_chat_template
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
+from deployments.model_store.text_facts import read_text_facts
 from deployments.rollout.selection import Offer
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class EnsembleLoads:
                 config=encoded,
                 labels=labels,
                 ready_at=time.time(),
-                chat_template=read_chat_template(candidate.entry.directory, version, config),
+                text=read_text_facts(candidate.entry.directory, version, config),
             )
             for version in candidate.versions
         ]

@@ -95,7 +95,7 @@ def ready_entry(description: Description) -> VersionEntry:
         load_seconds=description.load_seconds,
         makes_calls=description.makes_calls,
         ready_at=time.time(),
-        chat_template=description.chat_template,
+        text=description.text,
     )
 
 

@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.cache.response_cache import make_cache
 from app.core.buffers import set_allocator
-from app.core.chat_templates import ChatTemplate
+from app.core.chat_templates import TextFacts
 from app.core.errors import InferError
 from app.core.installed.installation import SERVER_PYTHON
 from app.core.observability.latencies import unknown_families
@@ -23,9 +23,9 @@ from backends.registry.place import BackendPlace
 from deployments.environments.prepare import Environment, chosen, prepare
 from deployments.execution.instance_groups import placements
 from deployments.model_store.agents import check_agents
-from deployments.model_store.chat_templates import read_chat_template
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
+from deployments.model_store.text_facts import read_text_facts
 from deployments.parameters import MAX_REPLICAS
 from deployments.replica.cached_scheduler import CachedScheduler
 from deployments.replica.compiled_requests import compiled_requests
@@ -87,13 +87,13 @@ def labels_of(model: Model) -> dict[str, tuple[str, ...]]:
     return read_labels(ModelEntry(model.name, model.directory.parent, model.directory), model.config)
 
 
-def template_of(model: Model) -> ChatTemplate:
-    """Read the chat template of the configuration.
+def text_of(model: Model) -> TextFacts:
+    """Read what ingresses are to know of a text model.
 
     Raises:
-        InferError: see `read_chat_template`.
+        InferError: see `read_text_facts`.
     """
-    return read_chat_template(model.directory, model.version, model.config)
+    return read_text_facts(model.directory, model.version, model.config)
 
 
 def _initialize_backend(spec: ModelSpec, model: Model, kind: type[Backend]) -> Backend:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.core.chat_templates import ChatTemplate
+from app.core.chat_templates import TextFacts
 from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest
 from app.native.choice import is_native
@@ -22,7 +22,7 @@ from app.transport.loops.thread import LoopThread, freeze_heap
 from app.transport.memory.client_regions import use_mappings
 from backends.registry.place import BackendPlace
 from deployments.replica.control import ReplicaHandler
-from deployments.replica.loading import labels_of, load_model, template_of
+from deployments.replica.loading import labels_of, load_model, text_of
 from deployments.replica.readiness import ReadinessWatch
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.dynamic.serve_batch import MakeBatched
@@ -93,7 +93,7 @@ class Replica:
             # Ray hides all GPUs from a worker that requests none; the configuration decides which are used.
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpus))
         try:
-            labels, chat_template = self._load(restarts)
+            labels, text = self._load(restarts)
         except Exception as error:
             self._description = Description.of_failure(spec, error)
         else:
@@ -104,11 +104,11 @@ class Replica:
                 labels,
                 load_seconds=time.monotonic() - started,
                 makes_calls=self._calls is not None,
-                chat_template=chat_template,
+                text=text,
             )
         return self._description
 
-    def _load(self, restarts: int) -> tuple[dict[str, tuple[str, ...]], ChatTemplate]:
+    def _load(self, restarts: int) -> tuple[dict[str, tuple[str, ...]], TextFacts]:
         if is_native(self._spec.server.transport.data_plane):
             self._plane.loop.call_soon_threadsafe(use_mappings)
             use_compiled_strings()
@@ -120,7 +120,7 @@ class Replica:
         self._plane.call(self._listen(self.served))
         if self._calls is not None:
             self._calls.loaded = True
-        return labels_of(self.served.model), template_of(self.served.model)
+        return labels_of(self.served.model), text_of(self.served.model)
 
     async def _listen(self, served: ServedModel) -> None:
         await served.open()

@@ -11,7 +11,7 @@ from app.core.observability.statistics import CustomFamily
 from app.transport.loops.thread import LoopThread
 from backends.python.api import metrics
 from deployments.replica.control import ReplicaHandler
-from deployments.replica.loading import labels_of, load_model, template_of
+from deployments.replica.loading import labels_of, load_model, text_of
 from deployments.replica.materialize import LocalCopy, materialize_model
 from deployments.replica.readiness import ReadinessWatch
 from deployments.replica.served_model import ServedModel
@@ -84,7 +84,7 @@ class LocalReplica:
             spec,
             self.served.config.SerializeToString(),
             labels_of(model),
-            chat_template=template_of(model),
+            text=text_of(model),
         )
 
     async def close(self, grace_s: float) -> None:

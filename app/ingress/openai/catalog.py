@@ -10,7 +10,7 @@ from app.core.config.text_models import Format, Task, TextModel, text_model
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.generation import GenerationFigures
 from app.ingress.service.interface import InferenceService
-from app.protocol.openai.errors import unknown_model, wrong_task
+from app.protocol.openai.errors import invalid, unknown_model, wrong_task
 from app.protocol.openai.models import describe_model
 from app.routing.table import VersionEntry
 from app.routing.waiting_room import resolve_loaded
@@ -88,8 +88,11 @@ class Catalog:
             if text is not None and name in text.settings.aliases:
                 return await resolve_loaded(self._service, entry.model), ""
         base, separator, adapter = name.rpartition(self._settings.lora_separator or "\0")
-        if separator and base and adapter:
-            return await resolve_loaded(self._service, base), adapter
+        if separator and base and adapter and any(entry.model == base for entry in self._visible()):
+            entry = await resolve_loaded(self._service, base)
+            if adapter not in entry.text.adapters:
+                raise invalid(f"Unknown LoRA: {adapter}; for model: {name}", "model")
+            return entry, adapter
         raise unknown_model(name) if absent.code is ErrorCode.NOT_FOUND else absent
 
     def _is_for(self, text: TextModel, task: Task) -> bool:
@@ -129,11 +132,12 @@ class Catalog:
                     return each
         raise unknown_model(name)
 
-    @staticmethod
-    def _described(entry: VersionEntry, text: TextModel | None) -> list[dict[str, Any]]:
-        created = int(entry.ready_at)
-        aliases = text.settings.aliases if text is not None else ()
+    def _described(self, entry: VersionEntry, text: TextModel | None) -> list[dict[str, Any]]:
+        """Return a model, its aliases, and its adapters where requests may name them."""
+        created, facts, separator = int(entry.ready_at), entry.text, self._settings.lora_separator
+        more = list(text.settings.aliases) if text is not None else []
+        more += [f"{entry.model}{separator}{each}" for each in facts.adapters if separator]
         return [
-            describe_model(entry.model, created, text),
-            *(describe_model(alias, created, text, entry.model) for alias in aliases),
+            describe_model(entry.model, created, text, facts),
+            *(describe_model(name, created, text, facts, entry.model) for name in more),
         ]

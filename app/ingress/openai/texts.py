@@ -73,7 +73,8 @@ class TextRoute(TaskRoute):
 
     async def _rendered(self, found: Found, chat: Mapping[str, Any]) -> str:
         """Return the prompt of a chat; in a thread, as nobody knows how long its template takes."""
-        template = found.entry.chat_template if found.entry.chat_template.source else self._template
+        own = found.entry.text.template
+        template = own if own.source else self._template
         if not template.source:
             raise wrong_task(found.name, "chat")
         strip_bos = found.text.settings.strip_bos is not False

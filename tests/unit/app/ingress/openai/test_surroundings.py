@@ -1,5 +1,6 @@
 """What the rest of the server does for texts: rollouts, tokens, idle models, counts, spans."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from app.access.grants import Grants
 from app.access.tokens import Token, digest
+from app.core.chat_templates import TextFacts
 from app.core.observability.generation import Operation
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.rollout.spec import HeaderRule
@@ -18,7 +20,8 @@ from app.ingress.metrics.family import read_families
 from app.ingress.metrics.generation_families import GENERATION
 from app.ingress.openai.job import Span
 from app.routing.table import VersionEntry
-from tests.unit.app.ingress.openai.text_models import VLLM, TextService, of, post, tensor
+from tests.unit.app.ingress.openai.test_management import ask
+from tests.unit.app.ingress.openai.text_models import VLLM, TextService, inputs, of, post, tensor
 from tests.unit.app.ingress.running_fronts import Fronts
 
 COMPLETION = {"model": "identity", "prompt": "say"}
@@ -114,3 +117,24 @@ def test_a_span_has_tokens_and_no_text() -> None:
         "gen_ai.usage.input_tokens": 3,
         "gen_ai.usage.output_tokens": 4,
     }
+
+
+class WithAdapters(TextService):
+    def resolve(self, name: str, version: str = "") -> VersionEntry:
+        return msgspec.structs.replace(super().resolve(name, version), text=TextFacts(adapters=("tiny",)))
+
+
+def test_an_adapter_is_named_behind_the_separator(fronts: Fronts) -> None:
+    service = WithAdapters(of(COUNTED), VLLM)
+    with fronts(service=service, allow_openai=True, lora_separator="_lora_") as running:
+        found = post(running.http_port, PATH, COMPLETION | {"model": "identity_lora_tiny"})
+        assert found.document["model"] == "identity_lora_tiny"
+        unknown = post(running.http_port, PATH, COMPLETION | {"model": "identity_lora_big"})
+        assert post(running.http_port, PATH, COMPLETION | {"model": "x_lora_tiny"}).status == 404
+        listed = ask(running.http_port, "GET", "/v1/models").document["data"]
+    assert unknown.document["detail"] == "Unknown LoRA: big; for model: identity_lora_big"
+    assert json.loads(inputs(service.seen[0])["sampling_parameters"])["lora_name"] == "tiny"
+    assert [(each["id"], each.get("parent")) for each in listed] == [
+        ("identity", None),
+        ("identity_lora_tiny", "identity"),
+    ]

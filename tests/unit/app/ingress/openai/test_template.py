@@ -39,13 +39,13 @@ def test_templates_have_what_those_of_the_hub_use() -> None:
         ("{{ messages.append(1) }}", "unsafe"),
         ("{{ messages[7].content.x }}", "no element 7"),
         ("{{ 1 / 0 }}", "division by zero"),
-        ("{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}", "1000000 numbers"),
-        ("{{ range(10 ** 9) | list }}", "1000000 numbers"),
+        ("{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}", "too long"),
+        ("{{ range(10 ** 9) | list }}", "Range too big"),
         ("{% for a in range(100000) %}{{ 'x' * 100000 }}{% endfor %}", "characters"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails"),
     ],
 )
 def test_what_a_template_may_not_is_an_error_of_the_request(source: str, text: str) -> None:
     with pytest.raises(OpenAIError, match="Invalid 'messages'") as error:
-        render(ChatTemplate(source), CHAT, True)
+        render(ChatTemplate(source), CHAT, True, seconds=0.3)
     assert text in error.value.message and error.value.param == "messages"
