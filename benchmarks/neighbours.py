@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.load import Generator, Load, LoadResult, closed
+from benchmarks.load import NOTHING, Generator, Load, LoadResult, closed
 from benchmarks.measure import Plan
 from benchmarks.report import Rows, unique
 from benchmarks.repository import STREAM
@@ -60,7 +60,7 @@ class Beside:
     round: int
     alone: LoadResult
     beside: LoadResult
-    neighbour_per_s: float
+    neighbour: LoadResult
 
     @property
     def kept(self) -> float:
@@ -146,8 +146,8 @@ def measure(
             load.warm_up(plan.warmup_s)
             start = time.monotonic_ns()
             beside = load.watch(plan.seconds)
-            its_rate = its.since(start).infer_per_s if its else 0.0
-    return Beside(neighbour.key, server.name, round_, alone, beside, its_rate)
+            other_load = its.since(start) if its else NOTHING
+    return Beside(neighbour.key, server.name, round_, alone, beside, other_load)
 
 
 def measure_interleaved(
@@ -192,12 +192,12 @@ def _row(mine: Sequence[Beside]) -> list[str]:
     return [
         mine[0].cell,
         mine[0].server,
-        f"{middle(lambda m: m.neighbour_per_s):,.1f}",
+        f"{middle(lambda m: m.neighbour.infer_per_s):,.1f}",
         f"{middle(lambda m: m.alone.infer_per_s):,.0f}",
         f"{middle(lambda m: m.beside.infer_per_s):,.0f}",
         f"{middle(lambda m: m.kept):.2f}",
         f"{middle(lambda m: m.alone.p99_ms):.2f}",
         f"{middle(lambda m: m.beside.p99_ms):.2f}",
         f"{middle(lambda m: m.p99_ratio):.1f}",
-        str(sum(m.alone.errors + m.beside.errors for m in mine) or ""),
+        str(sum(m.alone.errors + m.beside.errors + m.neighbour.errors for m in mine) or ""),
     ]

@@ -122,7 +122,7 @@ def test_ratios_of_rates_and_tails_are_paired_by_round() -> None:
 
 def test_a_neighbour_is_told_by_what_is_kept_beside_it() -> None:
     measured = [
-        Beside("beside x", "nereid", round_, load(100, 1), load(kept, 4), 7.0)
+        Beside("beside x", "nereid", round_, load(100, 1), load(kept, 4), load(7, 9))
         for round_, kept in enumerate((50, 20, 10))
     ]
     ((*row, errors),) = neighbours.rows(measured)
