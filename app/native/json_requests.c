@@ -15,17 +15,30 @@ static PyObject *string(struct text text)
     return PyUnicode_DecodeUTF8(text.start, (Py_ssize_t)text.size, NULL);
 }
 
-static PyObject *tuple_of(const uint64_t *values, Py_ssize_t count)
+/* What parts of a request are made of; `shape` is that of one input. */
+struct parts {
+    PyObject *types;
+    const struct request *request;
+    const struct body *body;
+    const uint64_t *shape;
+};
+
+static PyObject *tuple_of(Py_ssize_t count, PyObject *(*make)(const struct parts *, Py_ssize_t), const struct parts *parts)
 {
     PyObject *made = PyTuple_New(count);
     for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(values[i]);
+        PyObject *value = make(parts, i);
         if (value == NULL)
             Py_CLEAR(made);
         else
             PyTuple_SET_ITEM(made, i, value);
     }
     return made;
+}
+
+static PyObject *make_size(const struct parts *parts, Py_ssize_t i)
+{
+    return PyLong_FromUnsignedLongLong(parts->shape[i]);
 }
 
 static PyObject *make_place(PyObject *types, const struct place *place)
@@ -50,27 +63,28 @@ static PyObject *make_data(PyObject *types, const struct input *input, const str
     return data;
 }
 
-static PyObject *make_input(PyObject *types, const struct input *input, PyObject *data)
+static PyObject *make_input(const struct parts *parts, Py_ssize_t i)
 {
+    const struct input *input = &parts->request->input[i];
+    struct parts shape = {.shape = input->shape};
     PyObject *fields[] = {string(input->name), PyUnicode_FromString(datatype_names[input->datatype]),
-                          tuple_of(input->shape, input->dims), data};
+                          tuple_of(input->dims, make_size, &shape), make_data(parts->types, input, parts->body)};
     PyObject *made = NULL;
-    if (fields[0] != NULL && fields[1] != NULL && fields[2] != NULL && data != NULL)
-        made = PyObject_Vectorcall(PyTuple_GET_ITEM(types, TENSOR), fields, 4, NULL);
-    for (int i = 0; i < 4; i++)
-        Py_XDECREF(fields[i]);
+    if (fields[0] != NULL && fields[1] != NULL && fields[2] != NULL && fields[3] != NULL)
+        made = PyObject_Vectorcall(PyTuple_GET_ITEM(parts->types, TENSOR), fields, 4, NULL);
+    for (int j = 0; j < 4; j++)
+        Py_XDECREF(fields[j]);
     return made;
 }
 
-static PyObject *make_output(PyObject *types, const struct output *output)
+static PyObject *make_output(const struct parts *parts, Py_ssize_t i)
 {
+    const struct output *output = &parts->request->output[i];
     int has_place = output->place.is_given;
-    PyObject *place = has_place ? make_place(types, &output->place) : Py_NewRef(Py_None);
-    if (place == NULL)
-        return NULL;
-    return PyObject_CallFunction(PyTuple_GET_ITEM(types, OUTPUT), "s#OKN", output->name.start, (Py_ssize_t)output->name.size,
-                                 has_place || output->is_binary ? Py_True : Py_False,
-                                 (unsigned long long)output->classification, place);
+    return PyObject_CallFunction(PyTuple_GET_ITEM(parts->types, OUTPUT), "s#OKN", output->name.start,
+                                 (Py_ssize_t)output->name.size, has_place || output->is_binary ? Py_True : Py_False,
+                                 (unsigned long long)output->classification,
+                                 has_place ? make_place(parts->types, &output->place) : Py_NewRef(Py_None));
 }
 
 static PyObject *make_value(const struct parameter *parameter)
@@ -128,33 +142,6 @@ static int make_parameters(const struct request *request, PyObject *custom, PyOb
     return 1;
 }
 
-static PyObject *make_inputs(PyObject *types, const struct request *request, const struct body *body)
-{
-    PyObject *inputs = PyTuple_New(request->inputs);
-    for (Py_ssize_t i = 0; inputs != NULL && i < request->inputs; i++) {
-        PyObject *data = make_data(types, &request->input[i], body);
-        PyObject *made = make_input(types, &request->input[i], data);
-        if (made == NULL)
-            Py_CLEAR(inputs);
-        else
-            PyTuple_SET_ITEM(inputs, i, made);
-    }
-    return inputs;
-}
-
-static PyObject *make_outputs(PyObject *types, const struct request *request)
-{
-    PyObject *outputs = PyTuple_New(request->outputs);
-    for (Py_ssize_t i = 0; outputs != NULL && i < request->outputs; i++) {
-        PyObject *made = make_output(types, &request->output[i]);
-        if (made == NULL)
-            Py_CLEAR(outputs);
-        else
-            PyTuple_SET_ITEM(outputs, i, made);
-    }
-    return outputs;
-}
-
 /* Whether any output may have to be encoded as JSON, or classified; `regions`: whether any tensor has a place. */
 static int needs_json(const struct request *request, int binary_default, int *regions)
 {
@@ -171,17 +158,12 @@ static int needs_json(const struct request *request, int binary_default, int *re
 }
 
 /* Return the arguments of a request by their places. */
-static PyObject *make_arguments(PyObject *types, const struct request *request, const struct body *body,
-                                PyObject *custom)
+static PyObject *make_arguments(const struct parts *parts, PyObject *custom)
 {
-    PyObject *inputs = make_inputs(types, request, body), *outputs = make_outputs(types, request), *arguments = NULL;
-    PyObject *id = request->id.start == NULL ? PyUnicode_FromString("") : string(request->id);
-    if (inputs != NULL && outputs != NULL && id != NULL)
-        arguments = PyTuple_Pack(6, body->model, body->version, inputs, outputs, id, custom);
-    Py_XDECREF(inputs);
-    Py_XDECREF(outputs);
-    Py_XDECREF(id);
-    return arguments;
+    const struct request *request = parts->request;
+    return Py_BuildValue("OONNNO", parts->body->model, parts->body->version,
+                         tuple_of(request->inputs, make_input, parts), tuple_of(request->outputs, make_output, parts),
+                         request->id.start == NULL ? PyUnicode_FromString("") : string(request->id), custom);
 }
 
 /* Return the `InferRequest` of what was read. */
@@ -196,7 +178,7 @@ static PyObject *make_request(PyObject *types, const struct request *request, co
         if (PyDict_GetItemString(fields, "") != NULL)
             PyDict_DelItemString(fields, "");
         if (!regions || PyDict_SetItemString(fields, "regions", Py_True) == 0)
-            arguments = make_arguments(types, request, body, custom);
+            arguments = make_arguments(&(struct parts){types, request, body, NULL}, custom);
         if (arguments != NULL)
             made = PyObject_Call(PyTuple_GET_ITEM(types, REQUEST), arguments, fields);
     }
