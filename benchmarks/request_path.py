@@ -100,12 +100,13 @@ def _spec(model: str, directory: Path, data_plane: str) -> Any:
 
 def serve_ingress(model: str, address: str, data_plane: str) -> None:
     """Serve both fronts in front of one replica until the parent closes the pipe."""
-    from app.transport.loops.thread import LoopThread, freeze_heap
+    from app.transport.loops.thread import LoopThread, freeze_heap, share_interpreter
 
     plane = LoopThread("data-plane")
     kept: list[Any] = []
     ports = plane.call(_open_ingress(model, address, data_plane, kept))
     freeze_heap()
+    share_interpreter()
     print(*ports, flush=True)
     sys.stdin.read()
 

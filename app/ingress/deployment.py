@@ -37,7 +37,7 @@ from app.routing.pools import Pools
 from app.routing.table import NotLoaded, RoutingTable
 from app.routing.waiting_room import resolve_loaded
 from app.settings.settings import ServerSettings
-from app.transport.loops.thread import LoopThread, freeze_heap
+from app.transport.loops.thread import LoopThread, freeze_heap, share_interpreter
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +64,7 @@ class Ingress:
         self._deployment = replica_deployment()
         self._plane.call(self._start())
         freeze_heap()
+        share_interpreter()
         self._plane.schedule_gc()
 
     def record_replica_metadata(self) -> dict[str, str]:
