@@ -1,7 +1,7 @@
 """`/v1/chat/completions` and `/v1/completions`: each continuation is a request to the model of its own."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -134,7 +134,12 @@ class TextEvents:
         self._job = job
         self._path = path
         self._chunks: Chunks | None = None
-        self._begun = [False] * len(job.choices)
+
+    def _openings(self, chunks: Chunks) -> Iterator[bytes]:
+        """Return the first chunks of all choices in order: clients make a list of them."""
+        for index in range(len(self._job.choices)):
+            yield chunks.role(index)
+            yield chunks.part(Part(index, self._job.opening(index)))
 
     async def event(self, index: int, response: InferResponse) -> Event:
         job = self._job
@@ -145,13 +150,11 @@ class TextEvents:
         except Exception as error:
             failure = describe_error(error, self._path)
             return Event(failed_stream(failure), True, refusal=failure)
-        chunks = self._chunks
+        chunks, data = self._chunks, b""
         if chunks is None:
             chunks = self._chunks = Chunks(job.form, job.head(response), job.request.usage)
-        data = chunks.part(part)
-        if not self._begun[index]:
-            self._begun[index] = True
-            data = chunks.role(index) + chunks.part(Part(index, job.opening(index))) + data
+            data = b"".join(self._openings(chunks))
+        data += chunks.part(part)
         last = bool(part.reason) and job.ended
         if last:
             data += chunks.ending(job.usage() if job.request.usage else None)

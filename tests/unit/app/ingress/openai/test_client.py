@@ -168,3 +168,14 @@ def _unknown(value: Any) -> list[str]:
         return []
     inner = [name for each in value.__dict__.values() for name in _unknown(each)]
     return [*(value.model_extra or {}), *inner]
+
+
+def test_choices_begin_in_order_whichever_has_a_text_first(serve: Callable[..., int]) -> None:
+    pieces: list[list[Any]] = [[{"text_output": "", "finish_reason": "stop"}], [{"text_output": "late"}]]
+    port = serve(lambda request: pieces.pop())
+    with (
+        client(port) as asked,
+        asked.chat.completions.stream(model="identity", messages=MESSAGES, n=2) as stream,
+    ):
+        final = stream.get_final_completion()
+    assert [choice.message.content for choice in final.choices] == ["late", ""]
