@@ -41,7 +41,7 @@ def read_logprobs(report: str, most: int) -> list[Drawn]:
     try:
         found = json.loads(report) if report else None  # it may have -Infinity, which is no JSON
         return [_drawn(each, most) for each in found or () if each]
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         raise internal("the model's report of log probabilities is not as that of vLLM's backend") from None
 
 

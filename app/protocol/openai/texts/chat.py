@@ -71,7 +71,7 @@ def _check_modalities(fields: Fields) -> None:
 
 def _logprobs(fields: Fields) -> int | None:
     wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
-    if top and not wanted:
+    if top is not None and not wanted:
         raise invalid("`top_logprobs` can only be used when `logprobs` is True", "top_logprobs")
     return (top or 0) if wanted else None
 

@@ -226,6 +226,7 @@ BAD: list[tuple[str, dict[str, Any], str | None]] = [
     (CHATS, {"functions": []}, "functions"),
     (CHATS, {"modalities": ["audio"]}, "modalities"),
     (CHATS, {"top_logprobs": 2}, "top_logprobs"),
+    (CHATS, {"top_logprobs": 0}, "top_logprobs"),
     (CHATS, {"chat_template": "x"}, "chat_template"),
     (CHATS, {"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"),
     (CHATS, {"response_format": {"type": "json_object"}}, "response_format"),

@@ -68,7 +68,17 @@ def test_no_report_has_no_tokens(report: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "report", ["{", "3", "[3]", '["a"]', '[{"1": 2}]', '[{"1": {"rank": 1}}]', "[" * 100_000]
+    "report",
+    [
+        "{",
+        "3",
+        "[3]",
+        '["a"]',
+        '[{"1": 2}]',
+        '[{"1": {"rank": 1}}]',
+        '[{"1": {"logprob": 0, "rank": 1e999}}]',
+        "[" * 100_000,
+    ],
 )
 def test_a_report_of_another_form_is_the_models_failure(report: str) -> None:
     with pytest.raises(InferError, match="report of log probabilities"):
