@@ -37,6 +37,7 @@ from backends.registry.configuration import normalise, validate
 from tests.channel_ends import called, served
 from tests.fuzz.hostile import HOSTILE
 from tests.fuzz.migrations import MIGRATIONS
+from tests.fuzz.openai_bodies import OPENAI
 from tests.fuzz.target import LIMIT, Target, cut
 from tests.unit.app.ingress import http_peer
 from tests.unit.app.ingress.http2 import planes
@@ -318,6 +319,7 @@ _FRAMES = (
 TARGETS: dict[str, Target] = {
     **HOSTILE,
     **MIGRATIONS,
+    **OPENAI,
     "http_infer": Target(
         http_infer,
         _OK,

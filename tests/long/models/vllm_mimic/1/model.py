@@ -1,7 +1,7 @@
 """Answers as vLLM's backend does, without a network: words by a random generator, and one call by heart.
 
 A prompt with "Dallas" is answered by a call of a tool, in Llama 3's form, until the prompt has its answer.
-Other texts end after a dozen words, unless `ignore_eos` or `min_tokens` say otherwise.
+Other texts end after eight words, unless `ignore_eos` or `min_tokens` say otherwise.
 """
 
 import json
@@ -18,7 +18,7 @@ CALL = {
     "name": "get_current_weather",
     "parameters": {name: KNOWN[name] for name in ("city", "state", "unit")},
 }
-ENDS_AFTER = 12
+ENDS_AFTER = 8
 
 
 class TritonPythonModel:
