@@ -105,4 +105,5 @@ class OpenAIRoutes:
         if verb:
             ask = Ask("model-repository", name, action=verb)
             return Found(ask, LoadRoute(context, catalog, name, verb == "load", self._explicit, self._turns))
-        return Found(Ask("metadata", name), ModelsRoute(context, catalog, name))
+        # Without the name, which may be an alias: a client finds the models alone that its token is for.
+        return Found(Ask("metadata"), ModelsRoute(context, catalog, name))

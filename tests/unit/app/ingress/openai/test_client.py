@@ -154,6 +154,32 @@ def test_objects_have_the_types_of_the_package(
         assert not _unknown(checked), _unknown(checked)
 
 
+CALL = '<tool_call>{"name": "weather", "arguments": {"at": "D"}}</tool_call>'
+REPORT = json.dumps(
+    [{"7": {"logprob": -0.5, "rank": 2, "decoded_token": "a"}, "8": {"logprob": -0.1, "rank": 1}}]
+)
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+RICH = of(
+    {"text_output": f"a {CALL[:40]}", "logprobs": REPORT, "finish_reason": "None", "num_cached_tokens": 2},
+    {"text_output": CALL[40:], "logprobs": REPORT, "finish_reason": "stop", "num_input_tokens": 3},
+)
+
+
+@pytest.mark.parametrize("more", [{}, USAGE])
+def test_calls_and_probabilities_have_the_types_of_the_package(fronts: Fronts, more: dict[str, Any]) -> None:
+    body = CHAT | {"tools": TOOLS, "logprobs": True, "top_logprobs": 2} | more
+    service = TextService(RICH, VLLM)
+    with fronts(service=service, allow_openai=True, tool_call_parser="hermes") as running:
+        found = post(running.http_port, "/v1/chat/completions", body)
+        plain = post(running.http_port, "/v1/completions", PROMPT | {"logprobs": 2})
+    objects = found.events[:-1] if more else [found.document]
+    for each in objects:
+        kind = ChatCompletionChunk if more else ChatCompletion
+        assert not _unknown(TypeAdapter(kind).validate_python(each, strict=True))
+    assert not _unknown(TypeAdapter(Completion).validate_python(plain.document, strict=True))
+    assert objects[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
 def test_models_have_the_type_of_the_package(serve: Callable[..., int]) -> None:
     with client(serve(COUNTED)) as asked:
         raw = json.loads(asked.models.with_raw_response.list().text)["data"]
