@@ -1,7 +1,7 @@
 """The engine of texts, over rows that stand for a model: the next token is the last one plus one."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from backends.packaged.llm.engine.choice import Choice
 from backends.packaged.llm.engine.engine import Engine, Full
 from backends.packaged.llm.engine.generation import Generation, ModelFacts, Piece
 from backends.packaged.llm.engine.prefix_cache import PrefixCache
+from backends.packaged.llm.engine.reading import Embedding
 from backends.packaged.llm.engine.rows import Row
 from backends.packaged.llm.engine.sampling import SamplingParameters
 from tests.waiting import block_until
@@ -209,3 +210,39 @@ def test_beginning_that_was_read_before_is_shared(salts: tuple[str, str], read: 
     engine.close()
     assert sum(map(sum, batch.steps)) == read + 4 and texts[0] == texts[1]
     assert made.cached == 150 - read
+
+
+class Vectors(Kept):
+    """The same with the keys' sum as hidden state."""
+
+    def forward(self, work: Sequence[tuple[Any, Sequence[int]]]) -> "torch.Tensor":
+        logits = super().forward(work)
+        for row, _ in work:
+            row.hidden = torch.tensor([float(row.read(0, 0, row.length)[0].sum()), 4.0, 12.0])
+        return logits
+
+
+class VectorReader(Reader):
+    """Keeps a vector."""
+
+    vector: list[float]
+
+    def embedded(self, vector: list[float]) -> None:
+        self.vector, self.ended = vector, "vector"
+
+
+def test_vectors_beside_texts() -> None:
+    engine = Engine(Vectors(), 4, 3, 1000, 1000)
+    long, short, text, bad = VectorReader(), VectorReader(), Reader(), Reader()
+    engine.submit(Embedding([1, 2], long))
+    engine.submit(Embedding([3], short, dimensions=2))
+    engine.submit(generation(text, 60, 5))
+    engine.close()
+    assert long.vector == pytest.approx([3 / 13, 4 / 13, 12 / 13]) and short.vector == pytest.approx(
+        [0.6, 0.8]
+    )
+    assert text.ended == "length"
+    engine = Engine(Counting(), 4, 3, 1000, 1000)
+    engine.submit(Embedding([1], cast(Any, bad)))
+    engine.close()
+    assert bad.ended == "the model gives no vectors"
