@@ -13,6 +13,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from backends.packaged.llm.adapters import add_adapters
 from backends.packaged.llm.engine.batch import Batch, adapters_of, make_batch
 
+# peft asks transformers by a name that is to be removed.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
 SHAPE = {
     **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"num_key_value_heads": 2, "vocab_size": 99, "max_position_embeddings": 128},
@@ -35,8 +38,14 @@ def made(kind: str) -> Any:
 def adapter(model: Any, kind: str, folder: Path, seed: int) -> str:
     """Write an adapter with weights that change texts; return its folder."""
     torch.manual_seed(seed)
-    config = LoraConfig(r=4 * seed, target_modules=TARGETS[kind], lora_alpha=16, init_lora_weights=False)
-    get_peft_model(copy.deepcopy(model), config).save_pretrained(folder)
+    config = LoraConfig(
+        r=4 * seed,
+        target_modules=TARGETS[kind],
+        lora_alpha=16,
+        init_lora_weights=False,
+        fan_in_fan_out=kind == "gpt2",
+    )
+    get_peft_model(copy.deepcopy(model), config).save_pretrained(folder, save_embedding_layers=False)
     return str(folder)
 
 
