@@ -56,8 +56,8 @@ class CompiledEnsemble:
         if request.trace:
             return None
         if self._planned_by is not models.table:
+            self.forget_plans()
             self._planned_by = models.table
-            self._plans.clear()
         graph = self.graph_for(request)
         if graph not in self._plans:
             plan = plan_of(self.entry, graph, models)
@@ -65,3 +65,8 @@ class CompiledEnsemble:
                 return plan
             self._plans[graph] = plan
         return self._plans[graph]
+
+    def forget_plans(self) -> None:
+        """Drop the plans: the routing table by which they were made is not the current one any more."""
+        self._planned_by = None
+        self._plans.clear()

@@ -82,6 +82,8 @@ class EnsembleRunner:
         kept = {(entry.name, entry.version) for entry in entries}
         for key in self._ensembles.keys() - kept:
             del self._ensembles[key]
+        for ensemble in self._ensembles.values():  # or one without requests would keep an older table
+            ensemble.forget_plans()
 
     def _serving(self, graph: EnsembleGraph) -> Iterator[str]:
         """Return what identifies the versions that would answer a graph's steps now, for the cache key."""

@@ -1,5 +1,7 @@
 """Which ensembles follow a plan, and for how long."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -62,3 +64,15 @@ async def test_the_plans_of_an_ensemble_are_bounded() -> None:
         assert [output.name for output in models.responses[-1].outputs] == [each.name for each in wanted]
     (compiled,) = models.ensembles._ensembles.values()
     assert len(compiled._plans) <= 65
+
+
+async def test_an_ensemble_without_requests_keeps_no_older_table() -> None:
+    models = Models(e=CHAIN, a=model(), b=model())
+    models.infer(tensor())
+    models.asked.clear()
+    old = [weakref.ref(found.target) for found in models.table.entries if not found.ensemble]
+    (ensemble,) = [found for found in models.table.entries if found.ensemble]
+    models.table = RoutingTable(2, True, (ensemble, entry("a", model()), entry("b", model())))
+    models.ensembles.retain(models.table.ready)
+    gc.collect()
+    assert [found() for found in old] == [None, None]
