@@ -43,6 +43,7 @@ KNOWN: Final = {
     "OpenAI ends required calls by tool_calls, Triton by stop": ("required_tool_choice",),
     "Triton's own code, without a server": ("TestContentLengthValidation", "test_startup_log_does_not"),
     "a name that is a path is refused before anything is read": ("load_invalid_model_name_error",),
+    "a model's own template serves here": ("completions_no_tokenizer",),
     "downloads": ("custom_tokenizer", "invalid_chat_tokenizer"),
 }
 """What may fail, by parts of names of tests."""

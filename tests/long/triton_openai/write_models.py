@@ -26,7 +26,7 @@ DIALOGUES = {
     f"{SYSTEM}user: {WEATHER}\nassistant: None\ntool: 98\nassistant:": " It is 98 degrees in Dallas .",
 }
 POSITIONS = 512
-STEPS = 300
+STEPS = 400
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -61,6 +61,20 @@ def taught(model: GPT2LMHeadModel, words: PreTrainedTokenizerFast) -> GPT2LMHead
     return model.eval()
 
 
+def babbling(model: GPT2LMHeadModel, words: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
+    """Have the model learn that any word may follow any other, and that a text does not end."""
+    ids = torch.tensor(
+        [number for word, number in words.get_vocab().items() if word.strip()[:1] not in ("", "<")]
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
+    for _ in range(STEPS // 4):
+        rows = ids[torch.randint(len(ids), (8, 64))]
+        optimizer.zero_grad()
+        model(rows, labels=rows).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
 def main(root: Path) -> None:
     """Write both models, and a folder with their tokenizer."""
     torch.manual_seed(5)
@@ -71,7 +85,7 @@ def main(root: Path) -> None:
     for name in ("any", "dialogues"):
         model = GPT2LMHeadModel(GPT2Config(**size, **shape))
         folder = root / name / "mimic" / "1"
-        (model if name == "any" else taught(model, words)).save_pretrained(folder / "weights")
+        (babbling if name == "any" else taught)(model, words).save_pretrained(folder / "weights")
         words.save_pretrained(folder / "weights")
         (folder / "model.json").write_text(json.dumps({"model": "weights"}))
         (folder.parent / "config.pbtxt").write_text('backend: "llm"\n')
