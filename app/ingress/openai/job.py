@@ -12,6 +12,7 @@ from app.core.inference import Sink
 from app.core.observability.generation import GenerationFigures, Operation, Times, Tokens
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.openai.catalog import Found
+from app.protocol.openai.errors import invalid
 from app.protocol.openai.fields import Fields
 from app.protocol.openai.logprobs import Drawn, read_logprobs
 from app.protocol.openai.texts.answers import CHAT, COMPLETION, Form, Head, Part, fingerprint, usage_of
@@ -100,13 +101,26 @@ class Job:
         """
         found, request = self.found, self.request
         entry, inputs = found.entry, tuple(found.entry.inputs.values())
-        return [
-            model_request(
-                entry.model, found.text, inputs, request, prompt, number, request_id, limit, found.adapter
-            )
-            for prompt in request.prompts
-            for number in range(request.choices)
-        ]
+        made, size = list[InferRequest](), 0
+        for prompt in request.prompts:
+            for number in range(request.choices):
+                made.append(
+                    model_request(
+                        entry.model,
+                        found.text,
+                        inputs,
+                        request,
+                        prompt,
+                        number,
+                        request_id,
+                        limit,
+                        found.adapter,
+                    )
+                )
+                size += sum(len(tensor.data) for tensor in made[-1].inputs)
+                if size > limit and number:  # each has a copy of the prompt
+                    raise invalid(f"Invalid 'n': its prompts have more than {limit} bytes together", "n")
+        return made
 
     def head(self, first: InferResponse) -> Head:
         """Return what all of the answer has, by the first response."""

@@ -183,7 +183,8 @@ class Gathered:
         self._drawn: list[list[Drawn]] = [[] for _ in job.choices]
 
     def cancel(self) -> None:
-        """Cancel what is in flight."""
+        """Cancel what is in flight; nobody waits for it."""
+        self.head.cancel()
         for call in self.calls:
             call.cancel()
 

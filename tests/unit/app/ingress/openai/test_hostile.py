@@ -102,6 +102,16 @@ def test_large_requests_are_answered_shortly(opened: Callable[..., Running], cha
     assert time.process_time() - begun < 5
 
 
+def test_copies_of_a_long_prompt_are_bounded(opened: Callable[..., Running]) -> None:
+    service = TextService(of("a"))
+    running = opened(service, http_max_input_size=1 << 20)
+    body = {"model": "identity", "prompt": "x" * 500_000}
+    assert post(running.http_port, "/v1/completions", body | {"n": 2}).status == 200
+    found = post(running.http_port, "/v1/completions", body | {"n": 100})
+    assert (found.status, found.document["error"]["param"]) == (400, "n")
+    assert len(service.seen) == 2
+
+
 def test_deep_json_is_refused(opened: Callable[..., Running]) -> None:
     running = opened(TextService(of("a")))
     for deep in (b"[" * 200 + b"]" * 200, b"[" * 1_000_000):
