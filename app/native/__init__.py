@@ -9,9 +9,9 @@ Where C takes over, functions of Python are not called, and a breakpoint in them
 - `HttpConnection`, by the recogniser of its `HttpState`: `HttpRequests.match` and `Matched` in place of
   `_parse`, `InferRoute` and `ResponseWriter`; routes of inference by their context: `read_json` in place
   of `decode_infer`, `json_data` in place of `encode_data`.
-- `Http2Connection`, by its `Http2State`: `HeaderDecoder.read` in place of `HeaderReader` and `read_head`;
+- `Http2Connection`, by its `Http2State`: `HeaderDecoder` in place of `HeaderReader` and `read_head`;
   `UnaryCalls.receive` in place of `_on_frame`, `Stream` and `UnaryCall`.
-- `GrpcFront`: `UnaryCalls.sink` in place of `_deliver`, `InferRequests.read` in place of `decode_request`.
+- `GrpcFront`: `UnaryCalls.sink` in place of `_deliver`, `UnaryCalls.read` in place of `decode_request`.
 - `Connection` of a channel: `ClientEnd` in place of `Channel.submit` and `_response_received`, `ServerEnd` in
   place of `_request_received` and `_deliver`.
 - `StringPasses`, of the whole process (`strings.py`): `split_strings` and `join_strings` in place of what

@@ -2,23 +2,19 @@
 
 It takes the place of `HeaderReader` and `read_head`: the dynamic table of a connection is here or there, never in both.
 Python says what is wrong with a block. */
-#include "call_headers.h"
+#include "calls.h"
 
-#include <stdint.h>
 #include <string.h>
 
 enum { TABLE_BYTES = 4096, ENTRY_BYTES = 32, MOST_ENTRIES = TABLE_BYTES / ENTRY_BYTES };
-enum { WHOLE = 1, SYMBOL = 2, FAILED = 4, HUFFMAN_BYTES = 256 * 16 * 3 }; /* of the table `HUFFMAN` */
-enum { PATH, TIMEOUT, ENCODING, ACCEPTS_GZIP, METADATA, REFUSAL, HEAD_FIELDS }; /* of a `CallHead` */
+enum { WHOLE = 1, SYMBOL = 2, FAILED = 4, STATE_SIZE = 3 }; /* of the table `huffman` */
 
 typedef struct {
     PyObject_HEAD
-    PyTypeObject *head;
-    PyObject *fixed, *huffman; /* the static table, the states of a decoder */
-    PyObject *decode_metadata, *refuse, *identity, *gzip;
+    UnaryCalls *calls;
     PyObject *entries[MOST_ENTRIES]; /* the dynamic table, a ring; entries are pairs of str */
     unsigned newest, count;
-    Py_ssize_t nbytes, limit, max_list;
+    Py_ssize_t nbytes, limit;
 } HeaderDecoder;
 
 /* What is left of a block. Of the functions that read from it, each returns NULL, or a negative number, for what is
@@ -43,12 +39,12 @@ static int64_t read_integer(struct block *block, int bits)
 
 static PyObject *decode_huffman(const HeaderDecoder *self, const unsigned char *bytes, Py_ssize_t size)
 {
-    const unsigned char *states = (const unsigned char *)PyBytes_AS_STRING(self->huffman);
+    const unsigned char *states = (const unsigned char *)PyBytes_AS_STRING(self->calls->huffman);
     unsigned char *text = PyMem_Malloc(2 * (size_t)size + 1);
     Py_ssize_t length = 0;
     int state = 0, flags = WHOLE;
     for (Py_ssize_t i = 0; text != NULL && i < 2 * size && !(flags & FAILED); i++) {
-        const unsigned char *next = states + 3 * (16 * state + (i & 1 ? bytes[i / 2] & 0xf : bytes[i / 2] >> 4));
+        const unsigned char *next = states + STATE_SIZE * (16 * state + (i & 1 ? bytes[i / 2] & 0xf : bytes[i / 2] >> 4));
         state = next[0];
         flags = next[1];
         if (flags & SYMBOL)
@@ -79,10 +75,11 @@ static PyObject *read_text(const HeaderDecoder *self, struct block *block)
 /* Return an entry of the static or the dynamic table, borrowed. */
 static PyObject *find_entry(const HeaderDecoder *self, int64_t index)
 {
-    int64_t fixed = PyTuple_GET_SIZE(self->fixed);
+    PyObject *table = self->calls->static_table;
+    int64_t fixed = PyTuple_GET_SIZE(table);
     if (index < 1 || index > fixed + self->count)
         return NULL;
-    return index <= fixed ? PyTuple_GET_ITEM(self->fixed, index - 1)
+    return index <= fixed ? PyTuple_GET_ITEM(table, index - 1)
                           : self->entries[(self->newest - (unsigned)(index - fixed - 1)) % MOST_ENTRIES];
 }
 
@@ -178,7 +175,7 @@ static double read_timeout(PyObject *text)
 
 static int add_metadata(const HeaderDecoder *self, struct found *found, PyObject *name, PyObject *pair)
 {
-    PyObject *entry = is_binary(name) ? PyObject_CallOneArg(self->decode_metadata, pair) : Py_NewRef(pair);
+    PyObject *entry = is_binary(name) ? PyObject_CallOneArg(self->calls->decode_metadata, pair) : Py_NewRef(pair);
     int added = entry == NULL ? -1 : PyList_Append(found->metadata, entry);
     Py_XDECREF(entry);
     return added;
@@ -199,7 +196,7 @@ static int note(const HeaderDecoder *self, struct found *found, PyObject *pair)
     else if (IS(name, "grpc-encoding"))
         Py_XSETREF(found->encoding, Py_NewRef(value));
     else if (IS(name, "grpc-accept-encoding"))
-        found->accepts_gzip = PyUnicode_Contains(value, self->gzip);
+        found->accepts_gzip = PyUnicode_Contains(value, self->calls->gzip);
     return BEGINS(name, ":") || BEGINS(name, "grpc-") ? 0 : add_metadata(self, found, name, pair);
 }
 
@@ -217,7 +214,7 @@ static int read_fields(HeaderDecoder *self, struct block *block, struct found *f
         if (pair == NULL)
             return PyErr_Occurred() ? -1 : 0;
         size += entry_size(pair);
-        *is_large = size > self->max_list;
+        *is_large = size > self->calls->max_header;
         int noted = *is_large ? 0 : note(self, found, pair);
         Py_DECREF(pair);
         if (*is_large || noted < 0)
@@ -230,12 +227,12 @@ static PyObject *make_head(const HeaderDecoder *self, const struct found *found)
 {
     PyObject *values[HEAD_FIELDS] = {
         [PATH] = found->path == NULL ? PyUnicode_New(0, 0) : Py_NewRef(found->path),
-        [TIMEOUT] = found->timeout_s < 0 ? Py_NewRef(Py_None) : PyFloat_FromDouble(found->timeout_s),
-        [ENCODING] = Py_NewRef(found->encoding == NULL ? self->identity : found->encoding),
+        [TIMEOUT_S] = found->timeout_s < 0 ? Py_NewRef(Py_None) : PyFloat_FromDouble(found->timeout_s),
+        [ENCODING] = Py_NewRef(found->encoding == NULL ? self->calls->identity : found->encoding),
         [ACCEPTS_GZIP] = PyBool_FromLong(found->accepts_gzip),
         [METADATA] = PyList_AsTuple(found->metadata),
         [REFUSAL] = PyLong_FromLong(!found->is_post ? 405 : !found->is_grpc ? 415 : 0)};
-    PyObject *head = PyErr_Occurred() ? NULL : self->head->tp_alloc(self->head, HEAD_FIELDS);
+    PyObject *head = PyErr_Occurred() ? NULL : self->calls->types[HEAD]->tp_alloc(self->calls->types[HEAD], HEAD_FIELDS);
     for (int i = 0; i < HEAD_FIELDS; i++) {
         if (head != NULL)
             PyTuple_SET_ITEM(head, i, values[i]);
@@ -253,7 +250,7 @@ PyObject *read_block(PyObject *decoder, const unsigned char *bytes, Py_ssize_t s
     int is_large = 0, read = found.metadata == NULL ? -1 : read_fields(self, &block, &found, &is_large);
     PyObject *head = read > 0 ? make_head(self, &found) : NULL;
     if (read == 0)
-        Py_XDECREF(PyObject_CallOneArg(self->refuse, is_large ? Py_True : Py_False)); /* it raises */
+        Py_XDECREF(PyObject_CallOneArg(self->calls->refuse, is_large ? Py_True : Py_False)); /* it raises */
     Py_XDECREF(found.path);
     Py_XDECREF(found.encoding);
     Py_XDECREF(found.metadata);
@@ -269,62 +266,46 @@ static PyObject *read_bytes(PyObject *self, PyObject *block)
     return read_block(self, (const unsigned char *)PyBytes_AS_STRING(block), PyBytes_GET_SIZE(block));
 }
 
-static PyObject *new_decoder(PyTypeObject *type, PyObject *arguments, PyObject *Py_UNUSED(keywords))
+PyObject *make_decoder(UnaryCalls *self, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *head, *fixed, *huffman, *decode_metadata, *refuse;
-    Py_ssize_t max_list;
-    if (!PyArg_ParseTuple(arguments, "O!O!SOOn:HeaderDecoder", &PyType_Type, &head, &PyTuple_Type, &fixed, &huffman,
-                          &decode_metadata, &refuse, &max_list))
-        return NULL;
-    if (!PyType_IsSubtype((PyTypeObject *)head, &PyTuple_Type) || PyBytes_GET_SIZE(huffman) != HUFFMAN_BYTES) {
-        PyErr_SetString(PyExc_TypeError, "a named tuple, and the states of a decoder");
-        return NULL;
+    HeaderDecoder *decoder = (HeaderDecoder *)self->decoder_type->tp_alloc(self->decoder_type, 0);
+    if (decoder != NULL) {
+        decoder->calls = (UnaryCalls *)Py_NewRef(self);
+        decoder->limit = TABLE_BYTES;
     }
-    HeaderDecoder *self = (HeaderDecoder *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->head = (PyTypeObject *)Py_NewRef(head);
-    self->fixed = Py_NewRef(fixed);
-    self->huffman = Py_NewRef(huffman);
-    self->decode_metadata = Py_NewRef(decode_metadata);
-    self->refuse = Py_NewRef(refuse);
-    self->identity = PyUnicode_InternFromString("identity");
-    self->gzip = PyUnicode_InternFromString("gzip");
-    self->limit = TABLE_BYTES;
-    self->max_list = max_list;
-    if (PyErr_Occurred())
-        Py_CLEAR(self);
-    return (PyObject *)self;
+    return (PyObject *)decoder;
+}
+
+static int traverse(HeaderDecoder *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->calls);
+    return 0;
 }
 
 static void delete_decoder(HeaderDecoder *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     shrink(self, 0);
-    PyObject *held[] = {(PyObject *)self->head, self->fixed,    self->huffman, self->decode_metadata,
-                        self->refuse,           self->identity, self->gzip};
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
-        Py_XDECREF(held[i]);
+    Py_XDECREF(self->calls);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
-static PyMethodDef methods[] = {{"read", read_bytes, METH_O, "Decode a block."}, {NULL, NULL, 0, NULL}};
+static PyMethodDef methods[] = {{"read", read_bytes, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 
 static PyType_Slot slots[] = {
-    {Py_tp_new, new_decoder}, {Py_tp_dealloc, delete_decoder}, {Py_tp_methods, methods}, {0, NULL}};
+    {Py_tp_dealloc, delete_decoder}, {Py_tp_traverse, traverse}, {Py_tp_methods, methods}, {0, NULL}};
 
 static PyType_Spec spec = {
     .name = "app.native.extension.HeaderDecoder",
     .basicsize = sizeof(HeaderDecoder),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = slots,
 };
 
-PyTypeObject *header_decoder_type;
-
-int add_header_decoder(PyObject *module)
+PyTypeObject *make_decoder_type(void)
 {
-    header_decoder_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return header_decoder_type == NULL ? -1 : PyModule_AddType(module, header_decoder_type);
+    return (PyTypeObject *)PyType_FromSpec(&spec);
 }

@@ -41,7 +41,7 @@ static int bind(UnaryCalls *self, enum call_type type, PyObject *given)
         return -1;
     }
     self->types[type] = (PyTypeObject *)Py_NewRef(given);
-    return find_slots(self->types[type], slot_names[type], self->slots[type], __FILE__);
+    return slot_names[type] == NULL ? 0 : find_slots(self->types[type], slot_names[type], self->slots[type], __FILE__);
 }
 
 static int make_constants(UnaryCalls *self)
@@ -54,7 +54,13 @@ static int make_constants(UnaryCalls *self)
     self->cancel = PyUnicode_InternFromString("cancel");
     self->flush = PyUnicode_InternFromString("flush");
     self->call_soon = PyUnicode_InternFromString("call_soon");
+    self->identity = PyUnicode_InternFromString("identity");
+    self->gzip = PyUnicode_InternFromString("gzip");
+    self->request_names = Py_BuildValue("(sssssss)", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout_us",
+                                        "regions", "deadline");
+    self->output_names = Py_BuildValue("(s)", "region");
     self->sink_type = make_sink_type();
+    self->decoder_type = make_decoder_type();
     self->zero = PyLong_FromLong(0);
     self->no_deadline = PyFloat_FromDouble(0.0);
     return PyErr_Occurred() ? -1 : 0;
@@ -63,16 +69,17 @@ static int make_constants(UnaryCalls *self)
 static PyObject *new_calls(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
     static char *keyword_names[] = {"types",       "state",        "handlers",     "on_cancel",
-                                    "headers",     "trailers",     "max_header",   "max_calls",
+                                    "headers",     "trailers",     "static_table", "huffman",
+                                    "decode_metadata", "refuse",   "decode_request", "max_header",   "max_calls",
                                     "max_streams", "max_buffered", "max_message",  "max_control_frames",
                                     "stream_window", "connection_window", NULL};
     UnaryCalls *self = (UnaryCalls *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    PyObject *types, *state, *handlers, *on_cancel, *headers, *trailers;
+    PyObject *types, *state, *handlers, *on_cancel, *headers, *trailers, *table, *huffman, *metadata, *refuse, *otherwise;
     int made = PyArg_ParseTupleAndKeywords(
-        arguments, keywords, "O!OO!OSSLLLLLLLL", keyword_names, &PyTuple_Type, &types, &state, &PyDict_Type, &handlers,
-        &on_cancel, &headers, &trailers, &self->max_header, &self->max_calls, &self->max_streams, &self->max_buffered,
+        arguments, keywords, "O!OO!OSSO!SOOOLLLLLLLL", keyword_names, &PyTuple_Type, &types, &state, &PyDict_Type, &handlers,
+        &on_cancel, &headers, &trailers, &PyTuple_Type, &table, &huffman, &metadata, &refuse, &otherwise, &self->max_header, &self->max_calls, &self->max_streams, &self->max_buffered,
         &self->max_message, &self->max_control_frames, &self->stream_window, &self->connection_window);
     if (made) {
         self->state = Py_NewRef(state);
@@ -80,9 +87,14 @@ static PyObject *new_calls(PyTypeObject *type, PyObject *arguments, PyObject *ke
         self->on_cancel = Py_NewRef(on_cancel);
         self->headers = Py_NewRef(headers);
         self->trailers = Py_NewRef(trailers);
-        made = make_constants(self) == 0 && PyTuple_GET_SIZE(types) == CALL_TYPES;
+        self->static_table = Py_NewRef(table);
+        self->huffman = Py_NewRef(huffman);
+        self->decode_metadata = Py_NewRef(metadata);
+        self->refuse = Py_NewRef(refuse);
+        self->decode_request = Py_NewRef(otherwise);
+        made = make_constants(self) == 0 && PyTuple_GET_SIZE(types) == CALL_TYPES && PyBytes_GET_SIZE(huffman) == HUFFMAN_SIZE;
         if (!made && !PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a wrong number of types");
+            PyErr_SetString(PyExc_TypeError, "a wrong number of types or states");
     }
     for (int i = 0; made && i < CALL_TYPES; i++)
         made = bind(self, i, PyTuple_GET_ITEM(types, i)) == 0;
@@ -100,6 +112,7 @@ static int traverse(UnaryCalls *self, visitproc visit, void *arg)
     Py_VISIT(self->state);
     Py_VISIT(self->handlers);
     Py_VISIT(self->on_cancel);
+    Py_VISIT(self->decode_request);
     return 0;
 }
 
@@ -109,10 +122,12 @@ static void delete_calls(UnaryCalls *self)
     PyObject_GC_UnTrack(self);
     for (int i = 0; i < CALL_TYPES; i++)
         Py_XDECREF(self->types[i]);
-    PyObject *held[] = {self->state,    self->handlers, self->on_cancel,   self->headers, self->trailers,
-                        self->calls,    self->buffered, self->count,       self->start_timer, self->open,
-                        self->cancel,   self->flush,    self->call_soon, (PyObject *)self->sink_type, self->zero,
-                        self->no_deadline};
+    PyObject *held[] = {self->state,        self->handlers,     self->on_cancel,   self->headers,  self->trailers,
+                        self->static_table, self->huffman,      self->decode_metadata, self->refuse, self->decode_request,
+                        self->request_names, self->output_names, self->calls,      self->buffered, self->count,
+                        self->start_timer,  self->open,         self->cancel,      self->flush,    self->call_soon,
+                        self->identity,     self->gzip,         self->zero,        self->no_deadline,
+                        (PyObject *)self->sink_type, (PyObject *)self->decoder_type};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
         Py_XDECREF(held[i]);
     type->tp_free(self);
@@ -122,6 +137,8 @@ static void delete_calls(UnaryCalls *self)
 static PyMethodDef methods[] = {
     {"receive", (PyCFunction)(void (*)(void))receive_calls, METH_FASTCALL, NULL},
     {"sink", (PyCFunction)(void (*)(void))make_sink, METH_FASTCALL, NULL},
+    {"header_decoder", (PyCFunction)make_decoder, METH_NOARGS, NULL},
+    {"read", (PyCFunction)(void (*)(void))read_message, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -7,15 +7,22 @@ judge of them. */
 
 #include <stdint.h>
 
-enum call_type { CONNECTION, READER, OUTPUT, KEEPALIVE, STREAM, CALL, REQUEST, ANSWER, TENSOR, WANTED, CALL_TYPES };
+enum { HUFFMAN_SIZE = 256 * 16 * 3 };
+
+enum call_type { CONNECTION, READER, OUTPUT, KEEPALIVE, STREAM, CALL, REQUEST, ANSWER, TENSOR, WANTED, REGION, HEAD, CALL_TYPES };
+
+enum { PATH, TIMEOUT_S, ENCODING, ACCEPTS_GZIP, METADATA, REFUSAL, HEAD_FIELDS }; /* of a `CallHead` */
 
 typedef struct {
     PyObject_HEAD
-    PyTypeObject *types[CALL_TYPES], *sink_type;
+    PyTypeObject *types[CALL_TYPES], *sink_type, *decoder_type;
     Py_ssize_t slots[CALL_TYPES][MOST_SLOTS];
     PyObject *state, *handlers, *on_cancel;
     PyObject *headers, *trailers; /* header blocks of every response */
-    PyObject *calls, *buffered, *count, *start_timer, *open, *cancel, *flush, *call_soon, *zero, *no_deadline; /* names, numbers */
+    PyObject *static_table, *huffman, *decode_metadata, *refuse; /* what decodes header blocks */
+    PyObject *decode_request, *request_names, *output_names;    /* what reads messages */
+    PyObject *calls, *buffered, *count, *start_timer, *open, *cancel, *flush, *call_soon, *identity, *gzip; /* names */
+    PyObject *zero, *no_deadline;
     long long max_header, max_calls, max_streams, max_buffered, max_message, max_control_frames, stream_window,
         connection_window;
 } UnaryCalls;
@@ -45,9 +52,16 @@ int set_count(const UnaryCalls *self, PyObject *name, long long count);
 /* Methods of the type. */
 PyObject *receive_calls(UnaryCalls *self, PyObject *const *arguments, Py_ssize_t count);
 PyObject *make_sink(UnaryCalls *self, PyObject *const *arguments, Py_ssize_t count);
+PyObject *make_decoder(UnaryCalls *self, PyObject *ignored);
+PyObject *read_message(UnaryCalls *self, PyObject *const *arguments, Py_ssize_t count);
 
 /* Answer a call; return 1, 0 if that is left to Python, or -1 with an error. */
 int respond_to_call(UnaryCalls *self, PyObject *call, PyObject *request, PyObject *response);
 
-/* Return the type of what `make_sink` makes, a new reference. */
+/* Decode a header block to a `CallHead`, a new reference; NULL with an error, which ends the connection. `decoder` is what
+`make_decoder` has made. */
+PyObject *read_block(PyObject *decoder, const unsigned char *bytes, Py_ssize_t size);
+
+/* Return the types of what `make_sink` and `make_decoder` make, new references. */
 PyTypeObject *make_sink_type(void);
+PyTypeObject *make_decoder_type(void);

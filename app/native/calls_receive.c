@@ -1,5 +1,4 @@
 /* Receiving: whole header blocks, WINDOW_UPDATE, and DATA with all of a call's message. */
-#include "call_headers.h"
 #include "calls.h"
 
 #include <string.h>
@@ -7,7 +6,6 @@
 enum { DATA = 0, HEADERS_FRAME = 1, WINDOW_UPDATE = 8 };
 enum { END_STREAM = 1, END_HEADERS = 4, PADDED = 8, PRIORITISED = 32 };
 enum { HEAD_SIZE = 9, PREFIX_SIZE = 5, LONG = 16384 };
-enum { PATH, TIMEOUT, REFUSAL = 5 }; /* of `CallHead` */
 static const long long MAX_WINDOW = 0x7fffffff;
 
 struct frame {
@@ -90,7 +88,7 @@ static int enter(UnaryCalls *self, PyObject *connection, long long number, PyObj
         set(self, STREAM, stream, S_RECEIVER, Py_NewRef(call));
         done = PyDict_SetItem(get(self, CONNECTION, connection, C_STREAMS), get(self, STREAM, stream, S_ID), stream);
     }
-    if (done == 0 && PyTuple_GET_ITEM(head, TIMEOUT) != Py_None) {
+    if (done == 0 && PyTuple_GET_ITEM(head, TIMEOUT_S) != Py_None) {
         PyObject *started = PyObject_CallMethodNoArgs(call, self->start_timer);
         done = started == NULL ? -1 : 0;
         Py_XDECREF(started);
@@ -134,7 +132,7 @@ static int receive_headers(UnaryCalls *self, PyObject *connection, const struct 
 {
     PyObject *headers = get(self, CONNECTION, connection, C_HEADERS);
     if ((frame->flags & (PADDED | END_HEADERS | PRIORITISED)) != END_HEADERS || frame->length == 0 ||
-        frame->length > self->max_header || headers == NULL || Py_TYPE(headers) != header_decoder_type)
+        frame->length > self->max_header || headers == NULL || Py_TYPE(headers) != self->decoder_type)
         return 0;
     PyObject *head = read_block(headers, frame->payload, frame->length);
     int opened = head == NULL ? -1 : open_plain(self, connection, frame, head);

@@ -22,6 +22,11 @@ class UnaryCalls:
         on_cancel: Callable[[], None],
         headers: bytes,
         trailers: bytes,
+        static_table: tuple[tuple[str, str], ...],
+        huffman: bytes,
+        decode_metadata: Callable[[tuple[str, str]], tuple[str, str | bytes]],
+        refuse: Callable[[bool], NoReturn],
+        decode_request: Callable[[Any, float], InferRequest],
         max_header: int,
         max_calls: int,
         max_streams: int,
@@ -35,11 +40,15 @@ class UnaryCalls:
 
         Args:
             types: of the connection, its reader of frames, its output, keepalive, streams and calls; of
-                requests, responses, tensors and requested outputs.
+                requests, responses, tensors, requested outputs, places in client memory and heads of calls.
             state: what counts calls and buffered bytes.
             handlers: called with a call and its message, by the path of the method.
             on_cancel: what a call calls before it has anything to cancel.
             headers, trailers: header blocks of a successful response.
+            static_table, huffman: those of `app/protocol/grpc/header_blocks.py`.
+            decode_metadata: decodes an entry whose name ends in `-bin`.
+            refuse: raises, called with whether a header list is too large; else a block is malformed.
+            decode_request: reads messages that are malformed, wrong or unusual.
             max_header: bytes of a header block beyond which Python judges it.
             connection_window: bytes to receive on a connection before Python looks.
 
@@ -57,6 +66,12 @@ class UnaryCalls:
             Http2Error: as the methods of the connection.
         """
 
+    def header_decoder(self) -> HeaderDecoder:
+        """Return what decodes the header blocks of a connection."""
+
+    def read(self, data: Buffer, deadline: float, /) -> InferRequest:
+        """Read a ModelInferRequest; raises what `decode_request` does."""
+
     def sink(
         self, otherwise: Callable[..., None], call: Any, entry: Any, request: InferRequest, /
     ) -> Callable[[InferResponse], None]:
@@ -68,45 +83,10 @@ class UnaryCalls:
         """
 
 class HeaderDecoder:
-    """Decodes the header blocks of one connection; see `app/protocol/grpc/header_blocks.py`."""
-
-    def __init__(
-        self,
-        head: type[tuple[Any, ...]],
-        static_table: tuple[tuple[str, str], ...],
-        huffman: bytes,
-        decode_metadata: Callable[[tuple[str, str]], tuple[str, str | bytes]],
-        refuse: Callable[[bool], NoReturn],
-        max_size: int,
-        /,
-    ) -> None:
-        """Decode by the tables of `hpack`.
-
-        Args:
-            head: `CallHead`.
-            huffman: `HUFFMAN_TABLE`, a byte for each of its numbers.
-            decode_metadata: decodes an entry whose name ends in `-bin`.
-            refuse: raises, called with whether a header list is too large; else a block is malformed.
-            max_size: largest header list in bytes.
-        """
+    """Decodes the header blocks of one connection, in place of `HeaderReader`."""
 
     def read(self, block: bytes, /) -> Any:
-        """Decode a block; raises what `refuse` does."""
-
-class InferRequests:
-    """Reads ModelInferRequests by templates; see `app/protocol/grpc/compiled.py`."""
-
-    def __init__(
-        self,
-        tensor: type[Tensor],
-        request: type[InferRequest],
-        templates: dict[bytes, Any],
-        otherwise: Callable[[Any, float], InferRequest],
-    ) -> None:
-        """Leave messages without a template, and those that are malformed, to `otherwise`."""
-
-    def read(self, data: Buffer, deadline: float, /) -> InferRequest:
-        """Read a message; raises what `otherwise` does."""
+        """Decode a block to a `CallHead`; raises what `refuse` does."""
 
 class Mapping:
     """A mapped file, which its owner may shorten or remove at any time. It is unmapped when it is dropped."""

@@ -5,10 +5,9 @@ static int execute(PyObject *module)
 {
     if (PyModule_AddStringConstant(module, "SOURCES", SOURCES) < 0)
         return -1;
-    if (add_header_decoder(module) < 0 || add_calls(module) < 0 || add_infer_requests(module) < 0 || add_strings(module) < 0)
+    if (add_calls(module) < 0 || add_strings(module) < 0 || add_mapping(module) < 0 || add_messages(module) < 0)
         return -1;
-    int failed = add_mapping(module) < 0 || add_messages(module) < 0 || add_ends(module) < 0;
-    return failed || add_json(module) < 0 || add_http_requests(module) < 0 ? -1 : 0;
+    return add_ends(module) < 0 || add_json(module) < 0 || add_http_requests(module) < 0 ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};

@@ -15,8 +15,6 @@ int add_ends(PyObject *module);
 int add_http_requests(PyObject *module);
 int add_json(PyObject *module);
 int add_calls(PyObject *module);
-int add_header_decoder(PyObject *module);
-int add_infer_requests(PyObject *module);
 int add_strings(PyObject *module);
 
 /* Go past an element of a BYTES tensor, to which `element` points then; return its size, -1 where the bytes end in it. */

@@ -23,7 +23,6 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.tracing.observer import Observer
 from app.native.choice import missing
 from app.protocol import torchserve
-from app.protocol.grpc.compiled import request_decoder
 from app.protocol.grpc.request_message import decode_request
 from app.protocol.tfserving import examples, grpc, multi_inference, rest
 from app.protocol.tfserving.signature import signature_of
@@ -33,6 +32,7 @@ from tests.fuzz.target import LIMIT, Target, cut
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress import http_peer
 from tests.unit.app.ingress.compatible.test_torchserve import CONFIG as MIGRATED
+from tests.unit.app.ingress.http2.planes import Side
 from tests.unit.app.ingress.two_planes import Planes, Transport, plain
 
 _number = itertools.count()
@@ -70,7 +70,7 @@ def grpc_learned(data: bytes) -> None:
     length, rest = cut(data)
     message, tensor = rest[:length], rest[length:]
     later = message + b"\x3a" + _varint(len(tensor)) + tensor
-    decode = request_decoder("auto")
+    decode = Side("auto").decode
     for sent in (message, message, later, later):
         expected = _told(decode_request, sent)
         assert _told(decode, sent, 0.0) == expected

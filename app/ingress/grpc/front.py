@@ -24,7 +24,7 @@ from app.ingress.http2.streaming_call import StreamingCall
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
-from app.protocol.grpc.compiled import request_decoder
+from app.protocol.grpc.request_message import decode_request
 from app.protocol.grpc.responses import encode_infer, encode_stream
 from app.protocol.grpc.rollout import SERVICE as ROLLOUTS
 from app.routing.canary import heed_headers
@@ -38,6 +38,7 @@ _DEFAULTS: Final = GrpcSettings()
 _UNARY: Final = "ModelInfer RPC"
 
 Respond = Callable[[UnaryCall, VersionEntry, InferRequest, InferResponse], None]
+DecodeRequest = Callable[[Buffer, float], InferRequest]
 MakeSink = Callable[[Respond, UnaryCall, VersionEntry, InferRequest], Sink]
 """Makes a sink from what responds and its arguments in front of the response."""
 
@@ -61,7 +62,7 @@ class GrpcFront:
         self._guard = guard
         self._elsewhere = elsewhere
         self._data_plane = data_plane
-        self._decode = request_decoder(data_plane)
+        self._decode: DecodeRequest = decode_request
         self._make_sink: MakeSink = partial
         self._send_buffers = send_buffers or SendBufferLimit()
         self._observer = observer or Observer(LiveSettings())
@@ -106,9 +107,12 @@ class GrpcFront:
         return server
 
     def use_compiled(self, server: Http2Server) -> None:
-        """Have C write most responses in place of `_deliver`, if it may; see `app/native/__init__.py`."""
+        """Have C read most requests and write most responses, if it may; see `app/native/__init__.py`."""
         compiled = server.state.compiled
-        if compiled is not None and not server.state.compresses:
+        if compiled is None:
+            return
+        self._decode = compiled.read
+        if not server.state.compresses:
             self._make_sink = compiled.sink
 
     @property

@@ -4,22 +4,24 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 from app.ingress.http2.call import OpenCall, UnaryCall, UnaryHandler, nothing
 from app.ingress.http2.connection import Http2Connection
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import Output, Stream
 from app.ingress.http2.windows import CREDIT_FROM, STREAM_WINDOW
 from app.native.choice import is_native
-from app.protocol.grpc.framing import OK_TRAILERS, RESPONSE_HEADERS
+from app.protocol.grpc.framing import OK_TRAILERS, RESPONSE_HEADERS, CallHead, decode_metadata
+from app.protocol.grpc.header_blocks import HUFFMAN_STATES, STATIC_TABLE, refuse_block
 from app.protocol.grpc.http2 import FrameReader, Keepalive
+from app.protocol.grpc.request_message import decode_request
 
 if TYPE_CHECKING:
     from app.native.extension import UnaryCalls
 
 TYPES: Final = (
     *(Http2Connection, FrameReader, Output, Keepalive, Stream, UnaryCall),
-    *(InferRequest, InferResponse, Tensor, RequestedOutput),
+    *(InferRequest, InferResponse, Tensor, RequestedOutput, RegionSlice, CallHead),
 )
 
 
@@ -48,6 +50,11 @@ def compiled_calls(
         nothing,
         RESPONSE_HEADERS,
         OK_TRAILERS,
+        STATIC_TABLE,
+        HUFFMAN_STATES,
+        decode_metadata,
+        refuse_block,
+        decode_request,
         max_header=settings.max_header_size,
         max_calls=settings.max_calls,
         max_streams=settings.max_streams,

@@ -47,7 +47,7 @@ class Http2Connection(asyncio.Protocol):
         self._compiled = state.compiled
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._reader = h2.FrameReader(MAX_FRAME, long=h2.DEFAULT_FRAME_SIZE)
-        self._headers = state.new_headers()
+        self._headers = state.header_reader()
         self._preface = b""
         self._greeted = self._is_buffered = False
         self._last_stream = 0

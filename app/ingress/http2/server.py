@@ -14,7 +14,6 @@ from app.ingress.http2.connection import Http2Connection
 from app.ingress.http2.state import Http2State
 from app.ingress.net.listener import Listener
 from app.ingress.net.slow_clients import SendBufferLimit
-from app.protocol.grpc.compiled import header_readers
 from app.protocol.restrictions import Restriction
 from app.settings.fronts import Http2Settings
 
@@ -41,7 +40,6 @@ class Http2Server(Listener):
     ) -> None:
         self.state = Http2State(settings, send_buffers)
         self.state.misdirected = elsewhere or "this port speaks gRPC"
-        self.state.new_headers = header_readers(data_plane, settings.max_header_size)
         self.state.compiled = compiled_calls(data_plane, self.state, methods, restricted or {})
         super().__init__(self.state)
         self.open_call = partial(open_call, self.state, methods, restricted or {})

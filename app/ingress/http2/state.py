@@ -8,8 +8,8 @@ from app.core.tensors import Buffer
 from app.ingress.net.server_state import ServerState
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.protocol.grpc import http2 as h2
-from app.protocol.grpc.compiled import NewHeaders, header_readers
-from app.protocol.grpc.framing import Compressed
+from app.protocol.grpc.framing import CallHead, Compressed, read_head
+from app.protocol.grpc.header_blocks import HeaderReader, ReadsBlocks
 from app.protocol.grpc.refusal import TLS, NotHttp2
 from app.settings.fronts import Http2Settings
 
@@ -30,7 +30,6 @@ class Http2State(ServerState):
         calls: calls in flight.
         read_buffer: receive buffer of connections with long messages.
         compiled: receives and answers most unary calls; None where Python does all.
-        new_headers: makes what decodes the header blocks of a connection.
     """
 
     def __init__(self, settings: Http2Settings, send_buffers: SendBufferLimit | None) -> None:
@@ -39,10 +38,15 @@ class Http2State(ServerState):
         self.compresses = settings.compression != "none"
         self.calls = 0
         self.compiled: UnaryCalls | None = None
-        self.new_headers: NewHeaders = header_readers("python", settings.max_header_size)
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         # One thread: decompressing several messages of gigabytes at a time would exceed every memory limit.
         self._decompressing = ThreadPoolExecutor(1, "decompressing")
+
+    def header_reader(self) -> ReadsBlocks[CallHead]:
+        """Make what decodes the header blocks of a connection."""
+        if self.compiled is not None:
+            return self.compiled.header_decoder()
+        return HeaderReader(read_head, self.settings.max_header_size)
 
     def misdirection(self, data: Buffer) -> NotHttp2:
         """Return the error for a connection that begins with `data`, which is not HTTP/2."""

@@ -1,10 +1,13 @@
 """Header blocks of HTTP/2 (HPACK, RFC 7541). No I/O."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from itertools import chain
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 import hpack
 from hpack.exceptions import HPACKError, OversizedHeaderListError
+from hpack.huffman_table import HUFFMAN_TABLE
+from hpack.table import HeaderTable
 
 from app.protocol.grpc.http2 import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Http2Error
 
@@ -13,7 +16,20 @@ _CACHED_BYTES: Final = 4096
 """Size of the largest cached block, with its header list."""
 
 Head = TypeVar("Head")
+Head_co = TypeVar("Head_co", covariant=True)
 Pairs = list[tuple[str, str]]
+
+STATIC_TABLE: Final = tuple((name.decode(), value.decode()) for name, value in HeaderTable.STATIC_TABLE)
+"""The headers of the static table."""
+HUFFMAN_STATES: Final = bytes(chain.from_iterable(HUFFMAN_TABLE))
+"""For each state of a decoder and half a byte: the next state, flags and a symbol."""
+
+
+class ReadsBlocks(Protocol[Head_co]):
+    """Decodes the header blocks of one connection."""
+
+    def read(self, block: bytes, /) -> Head_co:
+        """Decode a block; raises as `HeaderReader`."""
 
 
 def refuse_block(is_large: bool) -> NoReturn:

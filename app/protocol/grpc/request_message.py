@@ -1,6 +1,6 @@
 """Decodes ModelInferRequest messages into requests. No I/O.
 
-This is the whole reader; what `app/protocol/grpc/compiled.py` reads in its place says the same.
+This is the whole reader; what is read in C in its place (`app/native/call_messages.c`) says the same.
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,5 +10,4 @@ SANITIZED="$1/native" LD_PRELOAD="$(gcc -print-file-name=libasan.so)" "$2" -m py
     tests/unit/app/ingress/rest/test_known_requests.py tests/unit/app/ingress/rest/test_known_client_memory.py \
     tests/unit/app/ingress/rest/test_known_responses.py \
     tests/unit/app/ingress/http2/test_planes.py tests/unit/app/ingress/http2/test_planes_responses.py \
-    tests/unit/app/protocol/grpc/test_compiled.py tests/unit/app/protocol/grpc/test_header_readers.py \
     tests/unit/deployments/replica/test_compiled_requests.py

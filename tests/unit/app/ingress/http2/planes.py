@@ -143,6 +143,7 @@ class Side:
         grpc = GrpcSettings(http2=Http2Settings(**settings))
         front = GrpcFront(cast(Any, self.service), grpc, data_plane=data_plane)
         self.server = front.new_server()
+        self.decode = front._decode
         self.state = self.server.state
         self.state.loop, self.state.now = cast(Any, self.loop), self.loop.time
         self.connection = Http2Connection(self.state, self.server.open_call)

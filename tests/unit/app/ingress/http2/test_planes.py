@@ -350,6 +350,6 @@ def test_types_are_checked() -> None:
     side = Side("native")
     compiled: Any = side.state.compiled
     with pytest.raises(TypeError):
-        type(compiled)((int,), None, {}, None, b"", b"", 1, 1, 1, 1, 1, 1, 1, 1)
+        type(compiled)((int,), None, {}, None, b"", b"", (), b"", 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
     with pytest.raises(TypeError):
-        type(compiled)((int,) * 10, None, {}, None, b"", b"", 1, 1, 1, 1, 1, 1, 1, 1)
+        type(compiled)((int,) * 12, None, {}, None, b"", b"", (), b"", 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)

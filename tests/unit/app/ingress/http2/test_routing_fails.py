@@ -1,4 +1,4 @@
-"""What is learned from calls, and what routes them: it ends no connection."""
+"""What routes calls: it ends no connection."""
 
 from unittest.mock import patch
 
@@ -20,17 +20,5 @@ def test_a_call_that_cannot_be_routed_is_answered(error: Exception) -> None:
     before = [len(side.service.requests) for side in pair.sides]
     pair.receive(call(103, message(), BLOCKS[0]))
     assert [len(side.service.requests) for side in pair.sides] == [count + 1 for count in before]
-    assert not pair.failed()
-    pair.close()
-
-
-@pytest.mark.parametrize("error", FAILURES, ids=repr)
-def test_a_request_that_cannot_be_learned_is_answered(error: Exception) -> None:
-    pair = Pair()
-    with patch("app.protocol.grpc.compiled.split_request", side_effect=error):
-        for number in (101, 103):
-            pair.receive(call(number, message(model="unseen"), BLOCKS[0]))
-            pair.answer()
-    pair.compare()
     assert not pair.failed()
     pair.close()
