@@ -3,6 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
+enum { LONGEST_META = 40 << 10 }; /* as much as a tensor in it may have (`IN_META`), and its description */
+
 /* Writing: msgpack in its shortest form. `failed` once something has no plain encoding. */
 
 struct writer {
@@ -261,7 +263,7 @@ static void put_rest(const Messages *self, struct writer *to, int regions, PyObj
 
 PyObject *request_frame(const Messages *self, PyObject *connection, PyObject *request, uint64_t stream, uint64_t left)
 {
-    unsigned char bytes[HEADER_SIZE + (8 << 10)];
+    unsigned char bytes[HEADER_SIZE + LONGEST_META];
     struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0, connection, NULL};
     if (Py_TYPE(request) != self->types[REQUEST] || !are_unset(&self->request, request))
         return NULL;
@@ -282,7 +284,7 @@ PyObject *request_frame(const Messages *self, PyObject *connection, PyObject *re
 /* Write a response of its name, version, outputs, id and parameters. */
 static PyObject *write_values(const Messages *self, PyObject *connection, PyObject *const *values, int flags, uint64_t stream)
 {
-    unsigned char bytes[HEADER_SIZE + (8 << 10)];
+    unsigned char bytes[HEADER_SIZE + LONGEST_META];
     struct writer to = {bytes, HEADER_SIZE, sizeof bytes, 0, connection, NULL};
     PyObject *parameters = values[4];
     if (parameters == NULL || !PyDict_CheckExact(parameters) || PyDict_GET_SIZE(parameters) != 0)

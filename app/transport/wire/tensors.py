@@ -24,7 +24,7 @@ from app.transport.wire.frames import ZEROS, Frame, padded
 
 MAX_TENSORS: Final = 16384
 """Tensors of one frame, and names of requested outputs."""
-IN_META: Final = 4096
+IN_META: Final = 32 << 10
 """Tensors up to this size, in bytes, are copied into the meta: below, copying costs less than a view."""
 _PIN_RATIO: Final = 8
 """A view may keep alive at most this many times its own size of received memory; smaller ones are copied."""
@@ -55,6 +55,7 @@ class TensorWriter:
         self._arena = arena
         self._lender = lender
         self._threshold = max(settings.arena_threshold, IN_META + 1)
+        self._max_in_meta = settings.max_meta_bytes // 4
         self._max_payload = settings.max_frame_bytes - settings.max_meta_bytes
 
     def write(self, tensors: Sequence[Tensor], described: list[Description], payload: list[Buffer]) -> int:
@@ -65,13 +66,13 @@ class TensorWriter:
         """
         if len(tensors) > MAX_TENSORS:
             raise ValueError(f"{len(tensors)} tensors are more than {MAX_TENSORS}")
-        size = 0
+        size = in_meta = 0
         for tensor in tensors:
             data = tensor.data
             nbytes = data.nbytes if type(data) is memoryview else len(data)
             if type(data) is RegionSlice:
                 data = write_place(data)
-            elif nbytes > IN_META:
+            elif nbytes > IN_META or (nbytes and (in_meta := in_meta + nbytes) > self._max_in_meta):
                 where = self.share(data, nbytes)
                 if where is None:
                     gap = padded(size) - size

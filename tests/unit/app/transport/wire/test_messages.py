@@ -166,9 +166,18 @@ def test_payload_tensors_lie_at_multiples_of_64_of_the_frame() -> None:
     assert second % 64 == 0
 
 
+def test_many_small_tensors_do_not_fill_the_meta() -> None:
+    queue: list[Any] = []
+    sent = tuple(Tensor(str(n), "UINT8", (n,), bytes([n]) * n) for n in (0, *[100] * 20, 0, 50))
+    settings = TransportSettings(max_meta_bytes=1000)
+    FrameEncoder(settings, None).request(queue, 1, InferRequest("m", "", sent), 0)
+    frame = received(queue)
+    assert len(frame.meta) < 1000 and plain(read_request(frame, 0.0, None).inputs) == plain(sent)
+
+
 def test_small_tensors_of_a_large_frame_keep_nothing_alive() -> None:
     queue: list[Any] = []
-    sent = tuple(Tensor(str(n), "UINT8", (n,), bytes(n)) for n in (5000, 1_000_000))
+    sent = tuple(Tensor(str(n), "UINT8", (n,), bytes(n)) for n in (IN_META + 1, 1_000_000))
     FrameEncoder(SETTINGS, None).request(queue, 1, InferRequest("m", "", sent), 0)
     frame = received(queue)
     owned = Frame(frame.kind, 0, 1, 0, frame.meta, frame.payload, True)
@@ -239,10 +248,10 @@ def test_messages_beyond_the_limits_are_not_sent(request_: InferRequest, message
 
 
 def test_typed_memoryviews_are_sent_as_bytes() -> None:
-    values = array.array("f", range(5000))
+    values = array.array("f", range(50_000))
     queue: list[Any] = []
     FrameEncoder(SETTINGS, None).request(
-        queue, 1, InferRequest("m", "", (Tensor("I", "FP32", (5000,), memoryview(values)),)), 0
+        queue, 1, InferRequest("m", "", (Tensor("I", "FP32", (50_000,), memoryview(values)),)), 0
     )
     assert b"".join(queue).endswith(values.tobytes())
     assert all(len(piece) == memoryview(piece).nbytes for piece in queue)
