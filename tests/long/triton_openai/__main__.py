@@ -25,7 +25,7 @@ FILES: Final = (
     *("test_chat_completions", "test_completions", "test_openai_client", "test_tool_calling"),
     "test_embeddings",
 )
-_DIALOGUES: Final = ("test_openai_client", "test_tool_calling")
+_DIALOGUES: Final = ("test_model_management", "test_openai_client", "test_tool_calling")
 """Files whose tests expect certain answers."""
 _MODEL: Final = "mimic"
 _LOOPS: Final = (  # clients of a class keep their connections
