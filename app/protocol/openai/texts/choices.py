@@ -26,10 +26,11 @@ class StopTexts:
     def push(self, piece: str) -> str:
         """Return what certainly belongs to the text."""
         text = self._held + piece
-        places = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        # The stop that is complete first counts, of several the longest: wherever the pieces are cut.
+        places = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if places:
             self.stopped, self._held = True, ""
-            return text[: min(places)]
+            return text[: min(places)[1]]
         kept = self._beginning(text)
         self._held = text[len(text) - kept :]
         return text[: len(text) - kept]
