@@ -1,18 +1,20 @@
 """How many tokens of new prompts a step reads beside the texts that are being continued."""
 
+from collections import deque
+from statistics import median
 from typing import Final
 
-LEAST: Final = 4
-"""Tokens; fewer cost nearly as much."""
-SHARE: Final = 0.8
+LEAST: Final = 1
+"""Tokens; where arithmetic bounds a step, as on CPUs, each takes nearly as long as one of a text."""
+SHARE: Final = 0.7
 """Of the time of a step without prompts: so much may prompts add to it."""
 LONGEST_S: Final = 0.1
 """Of a step's reading: between two steps texts join, and clients that left are noticed."""
 _FIRST: Final = 64
 _PLAIN_EVERY: Final = 32
 """Steps; one of them has no prompts, to see how long that takes now."""
-_NEWEST: Final = 0.3
-"""Weight of the newest duration in a mean."""
+_KNOWN: Final = 9
+"""Durations whose median counts: a step that waited for others on a busy machine is no measure."""
 
 
 class Pace:
@@ -21,8 +23,8 @@ class Pace:
     def __init__(self, most: int) -> None:
         """Read at most so many tokens a step."""
         self._most = most
-        self._token_s = 0.0
-        self._plain_s = 0.0
+        self._token_s: deque[float] = deque(maxlen=_KNOWN)
+        self._plain_s: deque[float] = deque(maxlen=_KNOWN)
         self._since_plain = _PLAIN_EVERY
 
     def budget(self, continued: int) -> int:
@@ -31,25 +33,21 @@ class Pace:
             return self._within(LONGEST_S)
         if self._since_plain >= _PLAIN_EVERY:
             return 0
-        return self._within(min(LONGEST_S, SHARE * self._plain_s))
+        return self._within(min(LONGEST_S, SHARE * median(self._plain_s)))
 
     def _within(self, seconds: float) -> int:
-        tokens = int(seconds / self._token_s) if self._token_s else _FIRST
+        tokens = int(seconds / median(self._token_s)) if self._token_s else _FIRST
         return min(max(tokens, LEAST), self._most)
 
     def observe(self, continued: int, read: int, seconds: float) -> None:
         """Learn how long a step took."""
         if not read:
             self._since_plain = 0
-            self._plain_s = _mean(self._plain_s, seconds)
+            self._plain_s.append(seconds)
             return
         self._since_plain += 1
-        alone = self._plain_s if continued else 0.0
-        self._token_s = _mean(self._token_s, max(seconds - alone, 0.1 * seconds) / read)
-
-
-def _mean(before: float, newest: float) -> float:
-    return newest if not before else (1 - _NEWEST) * before + _NEWEST * newest
+        alone = median(self._plain_s) if continued and self._plain_s else 0.0
+        self._token_s.append(max(seconds - alone, 0.1 * seconds) / read)
 
 
 def shares(unread: list[int], budget: int) -> list[int]:
