@@ -36,7 +36,8 @@ class Guide:
         """
         self._matcher.consume_token(token)
         self._check()
-        return self._matcher.is_stopped()
+        stopped: bool = self._matcher.is_stopped()
+        return stopped
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -84,10 +85,13 @@ class Guides:
 
 def _grammar(structure: Structure) -> str:
     kind, value = structure
+    compiled: str
     if kind == "json":
-        return LLMatcher.grammar_from_json_schema(value)
-    if kind == "regex":
-        return LLMatcher.grammar_from_regex(value)
-    if kind == "choice":
-        return LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, json.loads(value)))}")
-    return LLMatcher.grammar_from_lark(value)
+        compiled = LLMatcher.grammar_from_json_schema(value)
+    elif kind == "regex":
+        compiled = LLMatcher.grammar_from_regex(value)
+    else:
+        if kind == "choice":
+            value = f"start: {' | '.join(map(json.dumps, json.loads(value)))}"
+        compiled = LLMatcher.grammar_from_lark(value)
+    return compiled
