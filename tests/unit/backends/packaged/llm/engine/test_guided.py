@@ -59,10 +59,11 @@ def is_valid(given: dict[str, Any]) -> bool:
     )
 
 
-def test_thousand_samples_of_a_schema_are_valid() -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_samples_of_a_schema_are_valid(count: int) -> None:
     guides = Bytes()
     structure = Structure("json", json.dumps(SCHEMA))
-    assert all(is_valid(json.loads(text(guides.make(structure), seed))) for seed in range(1000))
+    assert all(is_valid(json.loads(text(guides.make(structure), seed))) for seed in range(count))
 
 
 def test_other_structures() -> None:
