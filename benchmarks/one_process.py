@@ -29,8 +29,9 @@ from app.transport.settings import TransportSettings
 from backends.registry.configuration import normalise
 from benchmarks.servers import free_ports
 from benchmarks.tools import ROOT
+from deployments.replica.assembly import assemble
 from deployments.replica.control import ReplicaHandler
-from deployments.replica.loading import load_model
+from deployments.replica.served_model import ServedModel
 from deployments.scheduling.dynamic.serve_batch import without_serve
 from deployments.spec import ModelSpec, ReplicaSettings
 
@@ -81,22 +82,21 @@ class OneProcess:
         config = normalise(config)
         model = MODEL, 1, str(directory), config.SerializeToString(), f"{MODEL}:1", "", KEY
         spec = ModelSpec(*model, server=ReplicaSettings(transport=self._transport))
-        self._served = load_model(spec, self._replica, without_serve)
-        addresses = self._replica.call(self._listen(directory))
+        self._assembled = assemble(spec, self._replica, without_serve, self._make_server)
+        listening = self._assembled.end.listen(str(directory / "private" / "replica.sock"), "127.0.0.1")
+        unix, tcp = self._replica.call(listening)
+        addresses = {"unix": unix, "tcp": tcp}
         self._ingress.call(self._open(addresses))
 
     def stop(self) -> None:
         self._ingress.call(self._close())
-        self._replica.call(self._channels.close())
-        self._served.close(timeout=5)
+        self._replica.call(self._assembled.end.close())
+        self._replica.call(self._assembled.close())
         self._ingress.stop()
         self._replica.stop()
 
-    async def _listen(self, directory: Path) -> dict[str, str]:
-        await self._served.open()
-        self._channels = ChannelServer(ReplicaHandler(self._served), KEY, self._transport)
-        unix, tcp = await self._channels.listen(str(directory / "private" / "replica.sock"), "127.0.0.1")
-        return {"unix": unix, "tcp": tcp}
+    def _make_server(self, served: ServedModel) -> ChannelServer:
+        return ChannelServer(ReplicaHandler(served), KEY, self._transport)
 
     async def _open(self, addresses: dict[str, str]) -> None:
         settings = from_args(
@@ -111,7 +111,7 @@ class OneProcess:
         self._router = make_router(settings, static_pools(addresses, self._transport))
         repository: Any = None  # nobody asks for one here
         service = RoutedInferenceService(settings, self._router, repository)
-        config = self._served.config.SerializeToString()
+        config = self._assembled.served.config.SerializeToString()
         entry = VersionEntry(MODEL, 1, ModelState.READY, application=f"{MODEL}:1", config=config)
         await self._router.apply(RoutingTable(1, True, (entry,)))
         self._serving = Serving(settings, service)

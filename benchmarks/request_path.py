@@ -53,26 +53,23 @@ def serve_replica(model: str, directory: Path, data_plane: str) -> None:
     """Load an example model and answer a channel until the parent closes the pipe."""
     from app.transport.channel.server import ChannelServer
     from app.transport.loops.thread import LoopThread, freeze_heap
-    from app.transport.memory.client_regions import use_mappings
-    from app.transport.settings import TransportSettings
     from benchmarks.one_process import KEY
+    from deployments.replica.assembly import assemble
     from deployments.replica.control import ReplicaHandler
-    from deployments.replica.loading import load_model
     from deployments.scheduling.dynamic.serve_batch import without_serve
 
     plane = LoopThread("data-plane")
-    plane.loop.call_soon_threadsafe(use_mappings)
-    served = load_model(_spec(model, directory, data_plane), plane, without_serve)
+    spec = _spec(model, directory, data_plane)
+
+    def make_server(served: Any) -> ChannelServer:
+        return ChannelServer(ReplicaHandler(served), KEY, spec.server.transport)
+
+    replica = assemble(spec, plane, without_serve, make_server)
     freeze_heap()
-
-    async def listen() -> list[str]:
-        await served.open()
-        server = ChannelServer(ReplicaHandler(served), KEY, TransportSettings(data_plane=data_plane))
-        return await server.listen(str(directory / "private" / f"{os.getpid()}.sock"))
-
-    print(*plane.call(listen()), flush=True)
+    path = str(directory / "private" / f"{os.getpid()}.sock")
+    print(*plane.call(replica.end.listen(path)), flush=True)
     sys.stdin.read()
-    served.close(timeout=5)
+    plane.call(replica.close())
 
 
 def _spec(model: str, directory: Path, data_plane: str) -> Any:

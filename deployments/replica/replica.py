@@ -3,7 +3,6 @@
 Nothing here knows Ray.
 """
 
-import asyncio
 import os
 import sys
 import time
@@ -15,15 +14,12 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.chat_templates import TextFacts
 from app.core.inference import Cancel, Sink
 from app.core.tensors import InferRequest
-from app.native.choice import is_native
-from app.native.strings import use_compiled_strings
 from app.transport.channel.server import ChannelServer
 from app.transport.loops.thread import LoopThread, freeze_heap
-from app.transport.memory.client_regions import use_mappings
 from backends.registry.place import BackendPlace
+from deployments.replica.assembly import Assembled, assemble
 from deployments.replica.control import ReplicaHandler
-from deployments.replica.loading import labels_of, load_model, text_of
-from deployments.replica.readiness import ReadinessWatch
+from deployments.replica.loading import labels_of, text_of
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.dynamic.serve_batch import MakeBatched
 from deployments.spec import Description, ModelSpec
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from deployments.bls.service import ModelCalls
 
 _DRAIN_S: Final = 60.0
-_STOP_S: Final = 5.0
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -77,8 +72,7 @@ class Replica:
         self._cluster = cluster
         self._batched = batched
         self._calls: ModelCalls | None = None
-        self._server: ChannelServer | None = None
-        self._readiness: ReadinessWatch | None = None
+        self._assembled: Assembled[ChannelServer] | None = None
         self._description = Description(spec, error="not loaded")
 
     def load(self, restarts: int) -> Description:
@@ -109,30 +103,22 @@ class Replica:
         return self._description
 
     def _load(self, restarts: int) -> tuple[dict[str, tuple[str, ...]], TextFacts]:
-        if is_native(self._spec.server.transport.data_plane):
-            self._plane.loop.call_soon_threadsafe(use_mappings)
-            use_compiled_strings()
         self._calls = _model_calls(self._spec, self._plane, self._cluster)
-        self.served = load_model(self._spec, self._plane, self._batched)
+        self._assembled = assemble(self._spec, self._plane, self._batched, self._make_server)
+        self.served = self._assembled.served
         self.served.statistics.counters.restarts = restarts
         freeze_heap()
         self._plane.schedule_gc()
-        self._plane.call(self._listen(self.served))
+        listening = self._assembled.end.listen(self._place.unix, self._place.host, self._place.port)
+        self.addresses = {each.partition(":")[0]: each for each in self._plane.call(listening)}
         if self._calls is not None:
             self._calls.loaded = True
         return labels_of(self.served.model), text_of(self.served.model)
 
-    async def _listen(self, served: ServedModel) -> None:
-        await served.open()
-        spec, place = self._spec, self._place
+    def _make_server(self, served: ServedModel) -> ChannelServer:
         ensembles = self._calls.ensembles if self._calls is not None else list
-        handler = ReplicaHandler(served, ensembles, place.node)
-        self._server = ChannelServer(handler, spec.key, spec.server.transport)
-        self._readiness = served.instances.watch_readiness(self._server.announce)
-        await self._readiness.start()
-        served.instances.watch_executions(self._server.announce)
-        addresses = await self._server.listen(place.unix, place.host, place.port)
-        self.addresses = {address.partition(":")[0]: address for address in addresses}
+        handler = ReplicaHandler(served, ensembles, self._place.node)
+        return ChannelServer(handler, self._spec.key, self._spec.server.transport)
 
     async def describe(self) -> Description:
         """Return the outcome of the load with the present instance groups."""
@@ -157,13 +143,10 @@ class Replica:
         """Redirect callers, finish requests in flight and unload; not on the data-plane loop."""
         if self.served is not None and self.served.instances.stuck():
             return  # what waits for it cannot be drained: the process ends
-        if self._readiness is not None:
-            self._plane.loop.call_soon_threadsafe(self._readiness.stop)
-        if self._server is not None:
-            await self._plane.run(self._server.drain(_DRAIN_S))
-            await self._plane.run(self._server.close())
-        if self.served is not None:
-            await asyncio.to_thread(self.served.close, _STOP_S)
+        if self._assembled is not None:
+            await self._plane.run(self._assembled.end.drain(_DRAIN_S))
+            await self._plane.run(self._assembled.end.close())
+            await self._plane.run(self._assembled.close())
         if self._calls is not None:
             await self._plane.run(self._calls.close())
 

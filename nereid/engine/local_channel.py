@@ -101,6 +101,10 @@ class LocalChannel:
         call.submitted = True
         return call
 
+    def announce(self, ready: bool) -> None:
+        """Set whether the model reports itself ready."""
+        self.ready = ready
+
     async def control(self, verb: str, payload: Any = None, timeout: float | None = None) -> Any:
         """Call a verb of the handler; see `Channel.control`."""
         async with asyncio.timeout(timeout):

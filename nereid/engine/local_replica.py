@@ -10,17 +10,15 @@ import msgspec
 from app.core.observability.statistics import CustomFamily
 from app.transport.loops.thread import LoopThread
 from backends.python.api import metrics
+from deployments.replica.assembly import Assembled, assemble
 from deployments.replica.control import ReplicaHandler
-from deployments.replica.loading import labels_of, load_model, text_of
+from deployments.replica.loading import labels_of, text_of
 from deployments.replica.materialize import LocalCopy, materialize_model
-from deployments.replica.readiness import ReadinessWatch
 from deployments.replica.served_model import ServedModel
 from deployments.scheduling.dynamic.serve_batch import without_serve
 from deployments.spec import UPDATE, Description, ModelSpec
 from nereid.engine.local_channel import HERE, LocalChannel
 
-_STOP_S: Final = 5.0
-"""Time for each instance to end."""
 _POLL_S: Final = 0.01
 
 
@@ -36,14 +34,11 @@ class _Handler(ReplicaHandler):
 class LocalReplica:
     """A loaded model version. Made by `load`, in any thread but the loop's; the rest runs on the loop."""
 
-    def __init__(
-        self, local: LocalCopy, served: ServedModel, channel: LocalChannel, readiness: ReadinessWatch
-    ) -> None:
+    def __init__(self, local: LocalCopy, assembled: Assembled[LocalChannel]) -> None:
         """Use `load` instead."""
-        self.channel = channel
+        self.served, self.channel = assembled.served, assembled.end
         self._local = local
-        self.served = served
-        self._readiness = readiness
+        self._assembled = assembled
 
     @classmethod
     def load(cls, spec: ModelSpec, plane: LoopThread) -> "LocalReplica":
@@ -53,28 +48,11 @@ class LocalReplica:
             InferError: the model cannot be served.
         """
         local = materialize_model(spec)
-        served: ServedModel | None = None
         try:
-            served = load_model(local.spec, plane, without_serve)
-            return plane.call(cls._open(local, served))
+            return cls(local, assemble(local.spec, plane, without_serve, _make_channel))
         except BaseException:
-            if served is not None:
-                served.close(_STOP_S)
             local.release()
             raise
-
-    @classmethod
-    async def _open(cls, local: LocalCopy, served: ServedModel) -> "LocalReplica":
-        await served.open()
-        channel = LocalChannel(_Handler(served, node=HERE), served.model.name)
-
-        def announce(ready: bool) -> None:
-            channel.ready = ready
-
-        readiness = served.instances.watch_readiness(announce)
-        await readiness.start()
-        served.instances.watch_executions(announce)
-        return cls(local, served, channel, readiness)
 
     def description(self, spec: ModelSpec) -> Description:
         """Describe the load of a spec; reads the labels of classes."""
@@ -94,9 +72,12 @@ class LocalReplica:
         while self.channel.outstanding and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
         self.channel.close()
-        self._readiness.stop()
-        await asyncio.to_thread(self.served.close, _STOP_S)
+        await self._assembled.close()
         self._local.release()
+
+
+def _make_channel(served: ServedModel) -> LocalChannel:
+    return LocalChannel(_Handler(served, node=HERE), served.model.name)
 
 
 class LocalApplications:
