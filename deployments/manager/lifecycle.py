@@ -13,23 +13,23 @@ from app.core.system.tasks import Tasks
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
-from deployments.manager.candidate import Candidate
+from deployments.manager.candidate import Candidate, LoadPlan
 from deployments.manager.catalog import Catalog
 from deployments.manager.deployer import ABANDON_S, Applications, Deployer, running_replicas
 from deployments.manager.ensemble_loads import EnsembleLoads
-from deployments.manager.ensembles import effective, is_ensemble
+from deployments.manager.ensembles import is_ensemble
+from deployments.manager.entries import Entries
 from deployments.manager.model_locks import ModelLocks
-from deployments.manager.planner import LoadPlan
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
 from deployments.rollout.rollouts import Begin, Rollouts
-from deployments.spec import Description, ModelSpec
+from deployments.spec import Description
 
 logger = logging.getLogger(__name__)
 
 
-class Lifecycle:
-    """The state of every model version, which only this class changes.
+class Lifecycle(Entries):
+    """Changes the state of every model version; nothing else does.
 
     Loads of different models run concurrently, operations on one model one after the other.
 
@@ -53,26 +53,15 @@ class Lifecycle:
         rollouts: Rollouts,
         running: Applications,
     ) -> None:
+        super().__init__()
         self._settings, self._catalog, self._publisher = settings, catalog, publisher
         self._ingress, self._tasks = ingress, tasks
         self.rollouts = rollouts
-        self.entries: dict[str, dict[int, VersionEntry]] = {}
-        self.loaded: dict[str, ModelSpec] = {}
-        """The specs of the deployed versions, by application."""
         self.locks = ModelLocks(settings.repository.load_threads)
         self.deployer = Deployer(settings, publisher, self.locks, tasks, running)
         self.ensembles = EnsembleLoads(catalog, self.entries, self.busy, rollouts.listed)
         self.initialised = self.failed = self.all_loaded = False  # see `RoutingTable`
         self.start_names: frozenset[str] | None = None  # known once their loads have ended
-
-    @property
-    def effective(self) -> tuple[VersionEntry, ...]:
-        """All entries, with each ensemble in the state that the models it calls allow."""
-        return effective(self.entries)
-
-    def versions(self, name: str) -> list[VersionEntry]:
-        """Return the entries of a model."""
-        return list(self.entries.get(name, {}).values())
 
     async def unload(self, name: str, unload_dependents: bool = False, wait: bool = True) -> None:
         """Take a model out of service; with `unload_dependents` also the models loaded only for it.
@@ -189,7 +178,7 @@ class Lifecycle:
     async def _select(self, candidate: Candidate, begin: Begin | None) -> Candidate:
         """Return a candidate with the versions that its rollout serves; one may begin or end now."""
         name = candidate.name
-        offer = candidate.offer(self._running(name))
+        offer = candidate.offer(self.running(name))
         offer = await begin(offer) if begin is not None else offer
         if candidate.template.bundle and self.rollouts.is_on(name):
             raise invalid_arg(
@@ -216,11 +205,12 @@ class Lifecycle:
         entry = self.entries[name][record.status.candidate]
         if entry.state is not ModelState.READY:
             self.set_entry(load_messages.unloaded_entry(entry))
-        return self._ready(name, record.status.stable) is None
+        return self.ready_entry(name, record.status.stable) is None
 
     async def _start_ensemble(self, candidate: Candidate, plan: LoadPlan) -> list[VersionEntry]:
         """Serve an ensemble, and replace deployed models of its name; return []."""
-        replaced = [e for v in candidate.versions if (e := self._ready(candidate.name, v)) and e.application]
+        ready = (self.ready_entry(candidate.name, version) for version in candidate.versions)
+        replaced = [entry for entry in ready if entry is not None and entry.application]
         for entry in await asyncio.to_thread(self.ensembles.loaded, candidate):
             self.set_entry(entry)
         load_messages.log_success(candidate.name, candidate.versions)
@@ -234,7 +224,7 @@ class Lifecycle:
         """
         partial = self._settings.repository.allow_partial_load
         for version in plan.start:
-            if self._ready(candidate.name, version) is None:
+            if self.ready_entry(candidate.name, version) is None:
                 self.set_entry(VersionEntry(candidate.name, version, ModelState.LOADING))
         # All end before one is judged: none may still load when the lock is released.
         replicas = load_messages.scaled_replicas(self.versions(candidate.name))
@@ -263,7 +253,7 @@ class Lifecycle:
         replaced, updated, fresh = list[VersionEntry](), list[int](), list[int]()
         for description in loaded:
             spec = description.spec
-            before = self._ready(candidate.name, spec.version)
+            before = self.ready_entry(candidate.name, spec.version)
             if before is not None and before.application not in ("", spec.application):
                 replaced.append(before)  # an ensemble has no application
                 self._publisher.lingering.keep(before)
@@ -283,12 +273,12 @@ class Lifecycle:
                 self.serve(description)
                 continue
             self._tasks.start(self.deployer.delete(spec.application))
-            if self._ready(spec.identifier, spec.version) is None:
+            if self.ready_entry(spec.identifier, spec.version) is None:
                 self.set_entry(load_messages.unloaded_entry(self.entries[spec.identifier][spec.version]))
 
     def _fail(self, failed: Description) -> VersionEntry:
         """Return the entry of a version that failed; it becomes the version's unless that is served."""
-        served = self._ready(failed.spec.identifier, failed.spec.version)
+        served = self.ready_entry(failed.spec.identifier, failed.spec.version)
         entry = load_messages.failed_entry(failed, served)
         if served is None:
             self.set_entry(entry)
@@ -297,20 +287,6 @@ class Lifecycle:
     def busy(self, name: str) -> bool:
         """Return whether a model is being loaded or unloaded."""
         return self.locks.users(name) > 0
-
-    def _running(self, name: str) -> dict[int, ModelSpec | None]:
-        """Return the specs of the READY versions of a model; None for that of an ensemble."""
-        ready = ModelState.READY
-        return {e.version: self.loaded.get(e.application) for e in self.versions(name) if e.state is ready}
-
-    def ready(self, name: str) -> list[int]:
-        """Return the READY versions of a model."""
-        return [*self._running(name)]
-
-    def _ready(self, name: str, version: int) -> VersionEntry | None:
-        """Return the entry of a version that is READY."""
-        entry = self.entries.get(name, {}).get(version)
-        return entry if entry is not None and entry.state is ModelState.READY else None
 
     def _refresh(self, candidate: Candidate, version: int) -> None:
         """Apply the part of a new configuration that needs no load: the version policy."""
@@ -368,18 +344,6 @@ class Lifecycle:
             if entry.application == application and entry.state is ModelState.READY:
                 self.set_entry(msgspec.structs.replace(entry, **change))
                 await self.publish()
-
-    def serve(self, description: Description) -> None:
-        """Make a deployed version READY in the next table."""
-        self.loaded[description.spec.application] = description.spec
-        self.set_entry(load_messages.ready_entry(description))
-
-    def set_entry(self, entry: VersionEntry) -> None:
-        """Replace the entry of a version."""
-        versions = self.entries.setdefault(entry.name, {})
-        if entry.version != NO_VERSION:
-            versions.pop(NO_VERSION, None)
-        versions[entry.version] = entry
 
     async def publish(self) -> int:
         """Publish the entries; return the number of the table."""

@@ -7,8 +7,7 @@ tables. The data plane works without it. After a restart it recovers its state f
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -30,10 +29,8 @@ from app.routing.table_bytes import encode_table
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog, PollFailure, UnknownModel
-from deployments.manager.deployer import ABANDON_S
 from deployments.manager.lifecycle import Lifecycle
-from deployments.manager.model_locks import LONG_LOAD_S
-from deployments.manager.polling import Poller
+from deployments.manager.polling import Poller, Polling
 from deployments.manager.recovery import recover
 from deployments.manager.requests import Requests
 from deployments.manager.routing_publisher import RoutingPublisher
@@ -61,11 +58,6 @@ from deployments.scaling.autoscaler import Autoscaler
 from deployments.stored import StoredValues
 
 logger = logging.getLogger(__name__)
-
-poll_pause = asyncio.sleep
-
-_SETTLE_S: Final = 0.1
-"""How long changed files must rest; doubled as long as they change, up to the poll interval."""
 
 
 class RepositoryManager:
@@ -330,7 +322,9 @@ class RepositoryManager:
         for text in start_tables(self._settings, self.table):
             logger.info("\n%s", text, extra=VERBATIM)
         if self._settings.repository.control_mode == "poll" and self._settings.repository.poll_interval_s:
-            self._background.start(self._poll(poller))
+            polling = Polling(self.lifecycle, self._catalog, self._on_demand, self._background, poller)
+            interval_s = float(self._settings.repository.poll_interval_s)
+            self._background.start(polling.run(interval_s, lambda: self._stopping))
 
     def _channels(self) -> Pools:
         return Pools(node_id(), self._key, self._settings.cluster.transport)
@@ -356,37 +350,6 @@ class RepositoryManager:
     def _set_gpus(self, nodes: Sequence[int]) -> None:
         """Let models use the CUDA ordinals of the node with the most GPUs."""
         self._catalog.gpus = tuple(range(max(nodes, default=0)))
-
-    async def _poll(self, poller: Poller) -> None:
-        """Load and unload models as the repositories change; a scan that fails is repeated next time."""
-        interval_s = float(self._settings.repository.poll_interval_s)
-        settle_s = _SETTLE_S
-        while not self._stopping:
-            await poll_pause(min(settle_s, interval_s) if poller.settling else interval_s)
-            settle_s = 2 * settle_s if poller.settling else _SETTLE_S
-            try:
-                on_disk = await asyncio.to_thread(self._catalog.scan)
-                changed = poller.observe(await asyncio.to_thread(self._catalog.fingerprints, on_disk))
-                present = {name for name, entry in on_disk.items() if not entry.ambiguous}
-                await self._apply(changed, present)
-            except Exception as error:
-                if not self._stopping:
-                    logger.error("failed to poll the model repositories: %s", error)
-
-    async def _apply(self, changed: Iterable[str], present: Collection[str]) -> None:
-        """Load and unload changed models; return when that is done, though not for loads that take long."""
-        changes = [self._background.start(self._apply_change(name, name in present)) for name in changed]
-        if changes:
-            ended, _ = await asyncio.wait(changes, timeout=LONG_LOAD_S)
-            for change in ended:
-                change.result()
-
-    async def _apply_change(self, name: str, present: bool) -> None:
-        if not present:
-            async with self.lifecycle.deployer.abandoning([name], ABANDON_S):
-                await self.lifecycle.unload(name, wait=False)
-        elif not await self._on_demand.relist(name):
-            await self.lifecycle.load_quietly(name)
 
     def _overridden(self) -> set[str]:
         """Return models with the configuration or files of a load request, which outlive a restart."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.manager import manager, requests
+from deployments.manager import polling, requests
 from deployments.manager.manager import RepositoryManager
 from deployments.manager.model_locks import ModelLocks
 from tests.unit.deployments.manager.manager_bench import Bench, load, states
@@ -15,7 +15,7 @@ from tests.waiting import let_run, until
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "ABANDON_S", 0.01)
+    monkeypatch.setattr(polling, "ABANDON_S", 0.01)
     monkeypatch.setattr(requests, "LONG_LOAD_S", 0.01)
 
 
@@ -112,13 +112,13 @@ async def test_loads_that_wait_behind_it_are_given_up_too(bench: Bench) -> None:
 async def test_an_unload_in_poll_mode_ends_a_load_that_never_returns(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager, "LONG_LOAD_S", 0.01)
+    monkeypatch.setattr(polling, "LONG_LOAD_S", 0.01)
     ticks = asyncio.Semaphore(0)
 
     async def pause(seconds: float) -> None:
         await ticks.acquire()
 
-    monkeypatch.setattr(manager, "poll_pause", pause)
+    monkeypatch.setattr(polling, "poll_pause", pause)
     await bench.start(model_control_mode="poll")
     bench.serve.gates["m"] = asyncio.Event()
     directory = bench.add("m")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.routing.table import ModelState
-from deployments.manager import manager
+from deployments.manager import polling
 from deployments.manager.manager import RepositoryManager
 from deployments.manager.polling import Poller
 from tests.unit.deployments.manager.manager_bench import Bench, reason, states
@@ -58,7 +58,7 @@ class Polled:
         self._tick = asyncio.Semaphore(0)
         self._idle = asyncio.Event()
         self.pauses: list[float] = []
-        monkeypatch.setattr(manager, "poll_pause", self._pause)
+        monkeypatch.setattr(polling, "poll_pause", self._pause)
 
     async def start(self, **settings: Any) -> RepositoryManager:
         made = await self.bench.start(model_control_mode="poll", **settings)

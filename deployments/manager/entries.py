@@ -1,0 +1,54 @@
+"""The state of every model version, of which routing tables are made."""
+
+from app.routing.table import NO_VERSION, ModelState, VersionEntry
+from deployments.manager import load_messages
+from deployments.manager.ensembles import effective
+from deployments.spec import Description, ModelSpec
+
+
+class Entries:
+    """The entries of all models.
+
+    Attributes:
+        entries: by model and version.
+        loaded: the specs of the deployed versions, by application.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[str, dict[int, VersionEntry]] = {}
+        self.loaded: dict[str, ModelSpec] = {}
+
+    @property
+    def effective(self) -> tuple[VersionEntry, ...]:
+        """All entries, with each ensemble in the state that the models it calls allow."""
+        return effective(self.entries)
+
+    def versions(self, name: str) -> list[VersionEntry]:
+        """Return the entries of a model."""
+        return list(self.entries.get(name, {}).values())
+
+    def running(self, name: str) -> dict[int, ModelSpec | None]:
+        """Return the specs of the READY versions of a model; None for that of an ensemble."""
+        ready = ModelState.READY
+        return {e.version: self.loaded.get(e.application) for e in self.versions(name) if e.state is ready}
+
+    def ready(self, name: str) -> list[int]:
+        """Return the READY versions of a model."""
+        return [*self.running(name)]
+
+    def ready_entry(self, name: str, version: int) -> VersionEntry | None:
+        """Return the entry of a version that is READY."""
+        entry = self.entries.get(name, {}).get(version)
+        return entry if entry is not None and entry.state is ModelState.READY else None
+
+    def serve(self, description: Description) -> None:
+        """Make a deployed version READY in the next table."""
+        self.loaded[description.spec.application] = description.spec
+        self.set_entry(load_messages.ready_entry(description))
+
+    def set_entry(self, entry: VersionEntry) -> None:
+        """Replace the entry of a version."""
+        versions = self.entries.setdefault(entry.name, {})
+        if entry.version != NO_VERSION:
+            versions.pop(NO_VERSION, None)
+        versions[entry.version] = entry
