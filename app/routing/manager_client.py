@@ -65,14 +65,15 @@ class ManagerClient:
         requested_by: str = "",
         *,
         directory: str = "",
+        who: str = "",
     ) -> None:
         """Load a model; `requested_by` is the replica that waits for it, "" for a client.
 
-        `directory`: see `Requests.load`.
+        `directory`, `who`: see `Requests.load`.
         """
         self._require_health()
         size = sum(map(len, files.values()))
-        arguments = (name, config, dict(files), requested_by, directory)
+        arguments = (name, config, dict(files), requested_by, directory, who)
         await self._call(self._handle.load, *arguments, nbytes=size)
 
     async def registered(self) -> dict[str, str]:
@@ -80,9 +81,12 @@ class ManagerClient:
         found: dict[str, str] = await self._call(self._handle.registered)
         return found
 
-    async def unload(self, name: str, unload_dependents: bool, requested_by: str = "") -> None:
+    async def unload(
+        self, name: str, unload_dependents: bool, requested_by: str = "", *, who: str = ""
+    ) -> None:
+        """Unload a model; see `load`."""
         self._require_health()
-        await self._call(self._handle.unload, name, unload_dependents, requested_by)
+        await self._call(self._handle.unload, name, unload_dependents, requested_by, who)
 
     async def demand(self, name: str) -> None:
         """Have a model, by its identifier, served by a replica; return when every ingress routes to it.

@@ -19,7 +19,7 @@ from deployments.manager.deployer import ABANDON_S, Applications, Deployer, runn
 from deployments.manager.ensemble_loads import EnsembleLoads
 from deployments.manager.ensembles import is_ensemble
 from deployments.manager.entries import Entries
-from deployments.manager.model_locks import ModelLocks
+from deployments.manager.model_locks import ModelLocks, who_asked
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
 from deployments.rollout.rollouts import Begin, Rollouts
@@ -165,7 +165,8 @@ class Lifecycle(Entries):
 
     async def _note(self, name: str) -> None:
         mode = self._settings.repository.control_mode if self.initialised else ""
-        await self.rollouts.served(name, self.ready(name), load_messages.CAUSES.get(mode, "the start"))
+        why = load_messages.CAUSES.get(mode, "the start")
+        await self.rollouts.served(name, self.ready(name), why, who_asked())
 
     async def retire(self, name: str, version: int) -> None:
         """Take a version out of service, or give up its load; its application ends after its requests."""

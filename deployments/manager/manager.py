@@ -149,20 +149,23 @@ class RepositoryManager:
         files: Mapping[str, bytes],
         requester: str = "",
         directory: str = "",
+        who: str = "",
     ) -> None:
         """Load or reload a model on request, see `Requests.load`."""
         await self._require_explicit()
-        await self._requests.load(name, config, files, requester, directory)
+        await self._requests.load(name, config, files, requester, directory, who)
 
     async def registered(self) -> dict[str, str]:
         """Return the directories of models that are served from outside the repositories, by name."""
         await self._ensure_recovered()
         return self._requests.registered()
 
-    async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
+    async def unload(
+        self, name: str, unload_dependents: bool = False, requester: str = "", who: str = ""
+    ) -> None:
         """Take a model out of service; an unknown model is no error (as in Triton)."""
         await self._require_explicit()
-        await self._requests.unload(name, unload_dependents, requester)
+        await self._requests.unload(name, unload_dependents, requester, who)
         entries = self.lifecycle.entries.items()
         await self._started.forget(
             [each for each, versions in entries if all(e.unloaded_by_request for e in versions.values())]

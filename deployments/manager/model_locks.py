@@ -17,21 +17,29 @@ LONG_LOAD_S: Final = 30.0
 """A load that takes longer no longer keeps others from a slot: it may never return."""
 
 _requester: Final[ContextVar[str]] = ContextVar("requester", default="")
+_who: Final[ContextVar[str]] = ContextVar("who", default="")
 
 
 @contextmanager
-def requested_by(requester: str) -> Iterator[None]:
+def requested_by(requester: str, who: str = "") -> Iterator[None]:
     """Set the requester of the operations in this context.
 
     Args:
         requester: the identifier of a model that is being loaded, the application of one that serves, or ""
             for a client. It waits until the operations have ended.
+        who: the name of the client's token, "" if it has none.
     """
-    token = _requester.set(requester)
+    tokens = _requester.set(requester), _who.set(who)
     try:
         yield
     finally:
-        _requester.reset(token)
+        _requester.reset(tokens[0])
+        _who.reset(tokens[1])
+
+
+def who_asked() -> str:
+    """Return the name of the token of the client that has requested this; "" without one."""
+    return _who.get()
 
 
 class Operation:

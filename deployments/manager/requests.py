@@ -47,6 +47,7 @@ class Requests:
         files: Mapping[str, bytes],
         requester: str = "",
         directory: str = "",
+        who: str = "",
     ) -> None:
         """Load or reload a model; return when every ingress routes to it.
 
@@ -54,13 +55,13 @@ class Requests:
             name: the model, in every namespace that has it.
             config: a configuration as JSON instead of the one on disk.
             files: files by path, instead of those on disk; they need a `config`.
-            requester: see `requested_by`.
+            requester, who: see `requested_by`.
             directory: load it from here, outside the repositories, without `config` and `files`.
 
         Raises:
             InferError: the load failed (Triton's texts); versions that were served still are.
         """
-        with requested_by(requester):
+        with requested_by(requester, who):
             if directory:
                 await self._register(name, directory)
             else:
@@ -101,14 +102,19 @@ class Requests:
         """Return the directories of models that were loaded from outside the repositories, by name."""
         return self._catalog.registered.loaded
 
-    async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
+    async def unload(
+        self, name: str, unload_dependents: bool = False, requester: str = "", who: str = ""
+    ) -> None:
         """Unload a model, in every namespace that has it; see `RepositoryManager.unload`."""
+        with requested_by(requester, who):
+            await self._unload(name, unload_dependents, requester)
+
+    async def _unload(self, name: str, unload_dependents: bool, requester: str) -> None:
         lifecycle = self._lifecycle
         models = [model for model in lifecycle.entries if name_of(model) == name] or [name]
         unloads = (lifecycle.unload(model, unload_dependents) for model in models)
         if requester:  # a load may wait for the request of a model, which must not wait for that load
-            with requested_by(requester):
-                await asyncio.gather(*unloads)
+            await asyncio.gather(*unloads)
         else:
             # As in Triton, a load in progress succeeds, and the unload waits for it.
             async with lifecycle.deployer.abandoning(models, LONG_LOAD_S):

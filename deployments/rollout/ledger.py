@@ -67,12 +67,12 @@ class Ledger:
         small = to_json(Served(name, events[-MAX_STORED:]))
         await self._kept.write(name, small, to_json(self._served[name]))
 
-    async def load(self, name: str, version: int, at: float, why: str) -> None:
+    async def load(self, name: str, version: int, at: float, why: str, who: str) -> None:
         """Note that a load has changed which version answers requests without one, or was that of none."""
         events = self.events(name)
         if (events[-1].version if events else 0) != version:
             what: ServedChange = "loaded" if version else "unloaded"
-            await self.note(name, ServedEvent(at, what, version, NEREID, why))
+            await self.note(name, ServedEvent(at, what, version, who or NEREID, why))
 
     async def step(self, name: str, status: RolloutStatus) -> None:
         """Note a change of a rollout, if it is one that counts."""

@@ -253,9 +253,9 @@ class Rollouts:
             return self._records[name]
         return await self.change(name, failed)
 
-    async def served(self, name: str, ready: Collection[int], why: str) -> None:
+    async def served(self, name: str, ready: Collection[int], why: str, who: str) -> None:
         """Note in the history of a model which version answers requests without one, after a load."""
-        await self.ledger.load(name, self.answering(name, ready), self._clock(), why)
+        await self.ledger.load(name, self.answering(name, ready), self._clock(), why, who)
 
     def answering(self, name: str, ready: Collection[int]) -> int:
         """Return the version of a model that answers requests without one; 0 for none."""

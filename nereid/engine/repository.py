@@ -112,19 +112,22 @@ class LocalRepository:
         requester: str = "",
         *,
         directory: str = "",
+        who: str = "",
     ) -> None:
         """Load or reload a model, see `Requests.load`."""
         self._require_explicit()
-        await self._requests.load(name, config, files, requester, directory)
+        await self._requests.load(name, config, files, requester, directory, who)
 
     async def registered(self) -> dict[str, str]:
         """Return the directories of models outside the repositories, by name."""
         return self._requests.registered()
 
-    async def unload(self, name: str, unload_dependents: bool = False, requester: str = "") -> None:
+    async def unload(
+        self, name: str, unload_dependents: bool = False, requester: str = "", *, who: str = ""
+    ) -> None:
         """Unload a model; see `RepositoryManager.unload`."""
         self._require_explicit()
-        await self._requests.unload(name, unload_dependents, requester)
+        await self._requests.unload(name, unload_dependents, requester, who)
 
     async def rollout(self, name: str) -> RolloutStatus:
         """Refuse: rollouts need a cluster."""

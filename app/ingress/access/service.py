@@ -1,5 +1,6 @@
 """The service as clients with tokens may use it."""
 
+from collections.abc import Mapping
 from functools import partial
 from time import monotonic
 
@@ -34,7 +35,6 @@ class GuardedService:
         self.live, self.ready, self.exiting = service.live, service.ready, service.exiting
         self.model_ready, self.wait_loaded = service.model_ready, service.wait_loaded
         self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
-        self.load_model, self.unload_model = service.load_model, service.unload_model
         self.rollout, self.rollout_history = service.rollout, service.rollout_history
         self.shared_memory = service.shared_memory
 
@@ -80,10 +80,18 @@ class GuardedService:
             models=[model for model in found.models if grant.permits(model.name)]
         )
 
-    async def register_model(self, name: str, directory: str) -> None:
+    async def load_model(
+        self, name: str, config: str | None, files: Mapping[str, bytes], who: str = ""
+    ) -> None:
+        await self._service.load_model(name, config, files, _name_of_caller(who))
+
+    async def unload_model(self, name: str, unload_dependents: bool = False, who: str = "") -> None:
+        await self._service.unload_model(name, unload_dependents, _name_of_caller(who))
+
+    async def register_model(self, name: str, directory: str, who: str = "") -> None:
         if (grant := GRANT.get()) is not None:
             grant.require(name)
-        await self._service.register_model(name, directory)
+        await self._service.register_model(name, directory, _name_of_caller(who))
 
     async def registered_models(self) -> dict[str, str]:
         found = await self._service.registered_models()
@@ -92,8 +100,13 @@ class GuardedService:
         return {name: directory for name, directory in found.items() if grant.permits(name)}
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
-        grant = GRANT.get()
-        return await self._service.change_rollout(name, change, who if grant is None else grant.name)
+        return await self._service.change_rollout(name, change, _name_of_caller(who))
+
+
+def _name_of_caller(otherwise: str) -> str:
+    """Return the name of the client's token."""
+    grant = GRANT.get()
+    return otherwise if grant is None else grant.name
 
 
 def _salted(request: InferRequest, name: str) -> InferRequest:

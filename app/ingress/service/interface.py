@@ -64,12 +64,17 @@ class InferenceService(Protocol):
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse: ...
 
-    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load or reload. `config` is a JSON ModelConfig; `files` maps `<version>/<file>` to content."""
+    async def load_model(
+        self, name: str, config: str | None, files: Mapping[str, bytes], who: str = ""
+    ) -> None:
+        """Load or reload in the name of `who`.
 
-    async def unload_model(self, name: str, unload_dependents: bool = False) -> None: ...
+        `config` is a JSON ModelConfig; `files` maps `<version>/<file>` to content.
+        """
 
-    async def register_model(self, name: str, directory: str) -> None:
+    async def unload_model(self, name: str, unload_dependents: bool = False, who: str = "") -> None: ...
+
+    async def register_model(self, name: str, directory: str, who: str = "") -> None:
         """Load a model from a directory outside the repositories, under a name of its own.
 
         Without a configuration of its own in it, the directory has models: the ensemble among them, or the

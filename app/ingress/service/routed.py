@@ -36,12 +36,18 @@ class Repository(Protocol):
     async def index(self) -> list[tuple[str, str, str, str]]: ...
 
     async def load(
-        self, name: str, config: str | None, files: Mapping[str, bytes], *, directory: str = ""
+        self,
+        name: str,
+        config: str | None,
+        files: Mapping[str, bytes],
+        *,
+        directory: str = "",
+        who: str = "",
     ) -> None: ...
 
     async def registered(self) -> dict[str, str]: ...
 
-    async def unload(self, name: str, unload_dependents: bool) -> None: ...
+    async def unload(self, name: str, unload_dependents: bool, *, who: str = "") -> None: ...
 
     async def rollout(self, name: str) -> RolloutStatus: ...
 
@@ -223,17 +229,19 @@ class RoutedInferenceService:
                 response.models.add(name=name, version=version, state=state, reason=reason)
         return response
 
-    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load_model(
+        self, name: str, config: str | None, files: Mapping[str, bytes], who: str = ""
+    ) -> None:
         if files and not self._settings.repository.allow_upload:
             text = "files in load requests are not accepted, as --allow-model-upload is false"
             raise unsupported(f"failed to load '{name}', {text}")
-        await self._repository.load(name, config, files)
+        await self._repository.load(name, config, files, who=who)
 
-    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
-        await self._repository.unload(name, unload_dependents)
+    async def unload_model(self, name: str, unload_dependents: bool = False, who: str = "") -> None:
+        await self._repository.unload(name, unload_dependents, who=who)
 
-    async def register_model(self, name: str, directory: str) -> None:
-        await self._repository.load(name, None, {}, directory=directory)
+    async def register_model(self, name: str, directory: str, who: str = "") -> None:
+        await self._repository.load(name, None, {}, directory=directory, who=who)
 
     async def registered_models(self) -> dict[str, str]:
         return await self._repository.registered()

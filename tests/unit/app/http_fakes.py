@@ -41,6 +41,7 @@ class FakeService:
         self.held: list[tuple[InferRequest, Sink]] = []
         self.calls: list[FakeCall] = []
         self.loaded: list[tuple[str, str | None, dict[str, bytes]]] = []
+        self.asked_by: list[str] = []
         self.unloaded: list[tuple[str, bool]] = []
         self.registered: dict[str, str] = {}
         self.changes: list[tuple[RolloutChange, str]] = []
@@ -116,15 +117,19 @@ class FakeService:
         models = [{"name": "a"}, {"name": "b", "version": "1", "state": "READY"}]
         return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(**m) for m in models])
 
-    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load_model(
+        self, name: str, config: str | None, files: Mapping[str, bytes], who: str = ""
+    ) -> None:
         if self.failure is not None:
             raise self.failure
         self.loaded.append((name, config, dict(files)))
+        self.asked_by.append(who)
 
-    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+    async def unload_model(self, name: str, unload_dependents: bool = False, who: str = "") -> None:
         self.unloaded.append((name, unload_dependents))
+        self.asked_by.append(who)
 
-    async def register_model(self, name: str, directory: str) -> None:
+    async def register_model(self, name: str, directory: str, who: str = "") -> None:
         if self.failure is not None:
             raise self.failure
         self.registered[name] = directory

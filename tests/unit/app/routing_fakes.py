@@ -135,14 +135,16 @@ class FakeRepository:
     async def index(self) -> list[tuple[str, str, str, str]]:
         return self.rows
 
-    async def load(self, name: str, config: str | None, files: Any, *, directory: str = "") -> None:
-        self.calls.append(("load", name, config, files, *filter(None, [directory])))
+    async def load(
+        self, name: str, config: str | None, files: Any, *, directory: str = "", who: str = ""
+    ) -> None:
+        self.calls.append(("load", name, config, files, *filter(None, [directory, who])))
 
     async def registered(self) -> dict[str, str]:
         return {}
 
-    async def unload(self, name: str, unload_dependents: bool) -> None:
-        self.calls.append(("unload", name, unload_dependents))
+    async def unload(self, name: str, unload_dependents: bool, *, who: str = "") -> None:
+        self.calls.append(("unload", name, unload_dependents, *filter(None, [who])))
 
     async def rollout(self, name: str) -> RolloutStatus:
         return rollout(model=name)

@@ -107,13 +107,13 @@ class FakeService:
         state = "READY" if ready else "UNAVAILABLE"
         return pb.RepositoryIndexResponse(models=[{"name": "echo", "version": "1", "state": state}])
 
-    async def load_model(self, name: str, config: Any, files: Any) -> None:
+    async def load_model(self, name: str, config: Any, files: Any, who: str = "") -> None:
         self.loads.append((name, config, dict(files)))
 
-    async def unload_model(self, name: str, unload_dependents: bool = False) -> None:
+    async def unload_model(self, name: str, unload_dependents: bool = False, who: str = "") -> None:
         self.loads.append((name, unload_dependents))
 
-    async def register_model(self, name: str, directory: str) -> None:
+    async def register_model(self, name: str, directory: str, who: str = "") -> None:
         raise NotImplementedError
 
     async def registered_models(self) -> dict[str, str]:

@@ -29,7 +29,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     yield load
     for served in loaded:
         served.close()
-    assert set(sys.path) <= set(before[1])  # a model that another test has left may go meanwhile
+    assert sys.path == before[1]
     assert not {"1", "1.model", "helper"} & (set(sys.modules) - before[0])
 
 

@@ -247,6 +247,15 @@ async def test_the_history_says_who_and_why_and_by_which_evidence(rollouts: Roll
     assert promoted.why == "promoted on request: approved" and found.version == 2
 
 
+async def test_the_history_says_who_has_loaded_and_unloaded(rollouts: RolloutBench) -> None:
+    rollouts.bench.add("m")
+    made = await rollouts.manager()
+    await made.load("m", None, {}, who="ann")
+    await made.unload("m", who="bob")
+    await made.load("m", None, {})
+    assert await told(made) == [("loaded", 1, "ann"), ("unloaded", 0, "bob"), ("loaded", 1, "nereid")]
+
+
 async def test_a_model_without_a_history(rollouts: RolloutBench) -> None:
     made = await rollouts.manager()
     with pytest.raises(InferError, match="model 'm' has served nothing yet") as caught:

@@ -20,7 +20,11 @@ def written(tmp_path: Path, **fields: Any) -> dict[str, int]:
     job = Job((str(tmp_path / "models"),), fields.pop("model", "double"), **fields)
     source = open_source(str(tmp_path / "in.jsonl"), "")
     parts = Parts(job._asdict(), source.url, source.format, str(tmp_path / "out"))
-    return told(parts({"block": list(blocks(source, 10)[0])}))
+    try:
+        return told(parts({"block": list(blocks(source, 10)[0])}))
+    finally:
+        if not parts._fault:
+            parts._worker.close()  # an actor unloads its model by its end
 
 
 def test_what_is_wrong_with_the_command_comes_back_as_a_sentence(tmp_path: Path) -> None:

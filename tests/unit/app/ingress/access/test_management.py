@@ -155,6 +155,7 @@ def test_changes_are_recorded_with_who_made_them(
         ("register-system-memory", "r", "all", "failed"),
         ("unregister-cuda-memory", "", "all", "failed"),
     ]
+    assert running.service.asked_by == ["manage", "all"], "for the history of the model"
 
 
 def test_refused_and_failed_changes_are_recorded(

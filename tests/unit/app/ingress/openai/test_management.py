@@ -145,7 +145,9 @@ class Loading(FakeService):
             raise not_found(f"Request for unknown model: '{name}' is not found")
         super()._check(name, version)
 
-    async def load_model(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+    async def load_model(
+        self, name: str, config: str | None, files: Mapping[str, bytes], who: str = ""
+    ) -> None:
         await until(lambda: self.waiting == LOADS)
         await super().load_model(name, config, files)
 
