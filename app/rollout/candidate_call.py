@@ -98,7 +98,6 @@ class CandidateCall(InFlight):
         return call
 
     def cancel(self, advice: bool = False) -> None:
-        """As `Call.cancel`."""
         self._may_repeat = False
         self._expired = None if advice else expired(self.request)
         super().cancel(advice)

@@ -103,7 +103,6 @@ class CountedCall(InFlight):
         return call
 
     def cancel(self, advice: bool = False) -> None:
-        """As `Call.cancel`."""
         self._failure = None if advice else expired(self.request)
         super().cancel(advice)
 

@@ -126,7 +126,6 @@ class SplitTarget:
         return live is not None and live.stable.route.available
 
     def submit(self, request: InferRequest, sink: Sink) -> Call:
-        """As `Target.submit`."""
         live = self.traffic.live(self.entry.name)
         if live is None:
             return self.routes.otherwise(self.entry, request, sink)

@@ -83,7 +83,7 @@ class HandleCalls:
             while response is None or not response.final:
                 response = await responses.next()
                 if response.outputs or response.failure is not None:
-                    yield _arrays(response)
+                    yield arrays(response)
         finally:
             if response is None or not response.final:
                 self._plane.loop.call_soon_threadsafe(responses.cancel)
@@ -128,6 +128,11 @@ class _Responses:
             self._waiting.put_nowait(failed(error, final=False))
 
 
-def _arrays(response: InferResponse) -> Arrays:
+def arrays(response: InferResponse) -> Arrays:
+    """Return the outputs of a response by name.
+
+    Raises:
+        InferError: the request failed.
+    """
     response.raise_error()
     return {tensor.name: tensor.array() for tensor in response.outputs}

@@ -229,7 +229,6 @@ class WaitingCall(InFlight):
         self._entry = entry
 
     def cancel(self, advice: bool = False) -> None:
-        """As `Call.cancel`."""
         if self.call is not None:
             self.call.cancel(advice)
         elif self._room.remove(self.waiter):

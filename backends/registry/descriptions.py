@@ -41,7 +41,6 @@ def descriptions() -> Sequence[BackendDescription]:
 
 
 def of_module(module: ModuleType) -> Sequence[BackendDescription]:
-    """Return the descriptions in a module."""
     place = {"folder": Path(str(module.__file__)).parent, "package": str(module.__package__)}
     return [replace(each, **place) for each in module.BACKENDS]
 

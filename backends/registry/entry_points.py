@@ -33,7 +33,6 @@ def offered(name: str) -> Iterator[EntryPoint]:
 
 
 def is_description(entry_point: EntryPoint) -> bool:
-    """Whether an entry point is that of a description."""
     return not entry_point.attr
 
 

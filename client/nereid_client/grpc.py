@@ -231,7 +231,6 @@ def _varint(number: int) -> bytes:
 
 
 def _message(request: Request) -> pb.ModelInferRequest:
-    """Return a request as its message."""
     message = _head(request)
     message.raw_input_contents.extend(data.tobytes() for data in _raw_contents(request))
     return message
@@ -291,7 +290,6 @@ def _set(parameter: pb.InferParameter, value: Parameter) -> None:
 
 
 def read_response(message: pb.ModelInferResponse) -> Response:
-    """Return a response by its message."""
     arrays, placed = {}, {}
     for output, raw in zip(message.outputs, chain(message.raw_output_contents, repeat(b"")), strict=False):
         shape = tuple(output.shape)

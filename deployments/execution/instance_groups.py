@@ -37,7 +37,6 @@ class Placement(NamedTuple):
         return None if self.group.passive else Demand.from_group(self.group, self.device)
 
     def make_instance(self, model: Model, index: int) -> Instance:
-        """Make the instance."""
         about = (self.name, self.kind, self.device, index, self.group.passive)
         instance = Instance(model, *about, _secondary_devices(self.group))
         instance.profiles = tuple(self.group.profile)

@@ -37,7 +37,6 @@ class Entries:
         return [*self.running(name)]
 
     def ready_entry(self, name: str, version: int) -> VersionEntry | None:
-        """Return the entry of a version that is READY."""
         entry = self.entries.get(name, {}).get(version)
         return entry if entry is not None and entry.state is ModelState.READY else None
 

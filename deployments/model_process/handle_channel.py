@@ -43,7 +43,6 @@ class HandleChannel:
         return call.cancel
 
     def close(self) -> None:
-        """Close the channel."""
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.add_done_callback(_close_opened)

@@ -106,7 +106,6 @@ class _Largest:
         self._values: deque[tuple[float, float]] = deque()  # falling
 
     def add(self, now: float, value: float) -> float:
-        """Add a value; return the largest."""
         values = self._values
         while values and values[-1][1] <= value:
             values.pop()

@@ -91,7 +91,6 @@ def chosen_server(command: str, about: str, example: str, argv: Sequence[str]) -
 
 
 def server_parser(command: str, about: str, example: str) -> argparse.ArgumentParser:
-    """Return a parser of the arguments of a command about one server."""
     parser = argparse.ArgumentParser(prog=f"nereid {command}", description=about, epilog=example)
     add_pid(parser)
     return parser

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,18 +9,7 @@ import numpy.typing as npt
 from app.core.config.model_config import TensorSpec
 from app.core.datatypes import DATATYPES
 from app.core.tensors import InferResponse, Tensor
-
-Arrays = dict[str, npt.NDArray[Any]]
-
-
-def arrays(response: InferResponse) -> Arrays:
-    """Return the outputs of a response by name.
-
-    Raises:
-        InferError: the request failed.
-    """
-    response.raise_error()
-    return {tensor.name: tensor.array() for tensor in response.outputs}
+from app.routing.handle_calls import Arrays, arrays
 
 
 def only(receive: Callable[[], InferResponse]) -> InferResponse:

@@ -37,6 +37,7 @@ from app.core.tensors import (
     SequenceId,
 )
 from app.ingress.assembly import make_router, make_service
+from app.routing.handle_calls import Arrays, arrays
 from app.routing.manager_client import ManagerClient
 from app.routing.table import RoutingTable, VersionEntry
 from app.routing.targets import Tap
@@ -45,7 +46,7 @@ from app.settings.settings import ServerSettings
 from app.transport.loops.thread import LoopThread, freeze_heap
 from backends.python.api import server_api
 from deployments.bls.service import Connection
-from nereid.engine.arrays import Arrays, arrays, only, settle, tensor_of
+from nereid.engine.arrays import only, settle, tensor_of
 from nereid.engine.calls import LocalCalls
 from nereid.engine.local_replica import LocalApplications
 from nereid.engine.local_routing import LocalPools

@@ -59,7 +59,6 @@ class Worker:
         return self.put(block, self.answer(self.read(block)))
 
     def read(self, block: Block) -> Rows:
-        """Return the rows of a block."""
         return read(self._source, block)
 
     def answer(self, rows: Rows) -> pa.Table:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from app.core.config.json import config_to_json
 from app.core.config.normalise import ENSEMBLE
 from app.core.tensors import InferResponse, Parameters
+from app.routing.handle_calls import Arrays, arrays
 from backends.python.api import server_api
 from nereid import errors as public
-from nereid.engine.arrays import Arrays, arrays
 from nereid.engine.engine import Engine
 from nereid.raised import public_errors
 from nereid.testing.stubs import Stub, StubbedCalls

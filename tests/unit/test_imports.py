@@ -188,8 +188,8 @@ nereid.offline: app.core app.core.installed app.protocol app.settings app.settin
     nereid_client.tools
 nereid.raised: app.core
 nereid.server: app.settings app.settings.flag
-nereid.testing: app.core app.core.config app.transport.loops backends backends.python.api deployments.bls
-    nereid nereid.engine
+nereid.testing: app.core app.core.config app.routing app.transport.loops backends backends.python.api
+    deployments.bls nereid nereid.engine
 nereid_client:
 nereid_client.text:
 nereid_client.tools:

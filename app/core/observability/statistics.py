@@ -62,7 +62,6 @@ class MovingMean:
         self._count = 0
 
     def add(self, value: float) -> None:
-        """Add a value."""
         count, mean = self._count, self.value
         # A first execution often takes far longer than the others: frameworks prepare something then.
         if count > 1 and value > _OUTLIER * mean + _MILLISECOND:

@@ -41,7 +41,6 @@ class RolloutFigures(msgspec.Struct, frozen=True):
 
 
 def figures(outcomes: Outcomes) -> RolloutFigures:
-    """Return the figures of outcomes."""
     return RolloutFigures(
         _of_version(outcomes.stable), _of_version(outcomes.candidate), _agreed(outcomes.mirror)
     )

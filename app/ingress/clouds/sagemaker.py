@@ -28,7 +28,6 @@ class SageMakerFront(PlatformFront):
     binary = media_type("sagemaker")
 
     def route(self, head: RequestHead) -> Route:
-        """Return the route of a request."""
         clouds = self._clouds
         if head.path == "/ping":
             # As tritonserver, whatever its content type is.

@@ -42,7 +42,6 @@ class VertexAiFront(PlatformFront):
     """The model of predictions, once it is known to be there."""
 
     def route(self, head: RequestHead) -> Route:
-        """Return the route of a request."""
         if head.path == self._clouds.vertex_ai_health:
             return _FoundRoute(self, partial(self.find_health, head))
         if head.path != self._clouds.vertex_ai_predict:

@@ -64,7 +64,6 @@ class SingleResponse:
         self._count = 0
 
     def receive(self, response: InferResponse) -> None:
-        """Receive a response."""
         if not response.is_end_of_stream:
             self._held = self._held or response
             self._count += 1

@@ -125,7 +125,6 @@ class HttpFront:
         await self._server.stop(grace_s)
 
     def route(self, head: RequestHead) -> Route:
-        """Return the route of a request."""
         for find in self._compatible:
             if (found := find(self._context, head)) is not None:
                 return self.answered(head, found)

@@ -86,7 +86,6 @@ class TraceFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -37,11 +37,9 @@ class InferenceResponse:
         self._parameters = None if parameters is None else checked_response(parameters)
 
     def output_tensors(self) -> list[Tensor]:
-        """Return the outputs."""
         return list(self._tensors)
 
     def has_error(self) -> bool:
-        """Whether this is an error."""
         return self._error is not None
 
     def error(self) -> TritonError | None:

@@ -128,7 +128,6 @@ class Link(MessageSocket):
         self.send({"do": "reply", "id": message["id"], "value": value}, buffers)
 
     def reply_error(self, message: Message, failure: Failure) -> None:
-        """Reply with an error."""
         self.send({"do": "reply", "id": message["id"], "error": failure_fields(failure)})
 
     def serve(self) -> None:

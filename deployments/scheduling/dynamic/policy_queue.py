@@ -78,7 +78,6 @@ class QueuePolicies(NamedTuple):
         return priority if 0 < priority <= self.levels else self.default_level
 
     def policy(self, level: int) -> QueuePolicy:
-        """Return the policy of a level."""
         return self.own.get(level, self.default)
 
 

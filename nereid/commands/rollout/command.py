@@ -112,7 +112,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
-    """Add the arguments of one of the commands."""
     command.add_argument("model", metavar="MODEL")
     _add_options(name, command)
     if name in ("promote", "pause", "abort", "rollback", "forget"):

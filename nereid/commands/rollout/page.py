@@ -84,7 +84,7 @@ _BAD: Final = (RolloutState.FAILED, RolloutState.ABORTED, RolloutState.ROLLING_B
 def _comparison(status: RolloutStatus) -> str:
     found = figures(status.total)
     quantiles = tuple(f"{quantile:g}" for quantile in QUANTILES)
-    rows = _rows(figure_rows(status, found, quantiles))
+    rows = _rows(figure_rows(found, quantiles))
     head = (
         f'<tr><th></th><th class="c0 key">version {status.stable} (stable)</th>'
         f'<th class="c1 key">version {status.candidate} (candidate)</th></tr>'

@@ -216,9 +216,7 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def figure_rows(
-    status: RolloutStatus, found: RolloutFigures, quantiles: tuple[str, ...]
-) -> list[tuple[str, str, str]]:
+def figure_rows(found: RolloutFigures, quantiles: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """Return the rows of a table: what, of the stable version, of the candidate."""
     both = (found.stable, found.candidate)
     rows = [("requests", *(f"{one.requests:,}" for one in both))]
@@ -254,7 +252,7 @@ def _quantile(both: tuple[VersionFigures, ...], quantile: str) -> tuple[str, ...
 
 def _table(status: RolloutStatus, found: RolloutFigures, quantiles: tuple[str, ...]) -> list[str]:
     head = ("", f"version {status.stable} (stable)", f"version {status.candidate} (candidate)")
-    return columns([head, *figure_rows(status, found, quantiles)]).splitlines()
+    return columns([head, *figure_rows(found, quantiles)]).splitlines()
 
 
 def _mirrored(status: RolloutStatus) -> list[str]:

@@ -219,7 +219,7 @@ def agree(windows: Sequence[Window], number: int, stability: float, closed: bool
     return True
 
 
-def longest_silence(rows: Rows, start: int, end: int) -> tuple[float, float]:
+def longest_silence(rows: Rows, start: int) -> tuple[float, float]:
     """Return the longest time without an answer while requests waited, and when it began, in seconds."""
     own = rows[(rows[:, _ENDED] >= start)]
     if len(own) < 2:

@@ -40,7 +40,6 @@ def endpoint_of(options: Options) -> Endpoint:
 
 
 def requests_of(options: Options, signature: Signature, steps: Sequence[Step]) -> list[Request]:
-    """Return a request for each step."""
     return [
         Request(
             options.model,

@@ -159,7 +159,7 @@ def result_of(seen: Seen) -> Result:
         _streams(seen, rows, seconds),
         figures.curve(rows),
         figures.timeline(seen.rows, seen.start, seen.end),
-        figures.longest_silence(seen.rows, seen.start, seen.end)[0],
+        figures.longest_silence(seen.rows, seen.start)[0],
     )
 
 
@@ -170,7 +170,7 @@ def _reasons(seen: Seen, rows: Rows, rate: float, offered: float) -> tuple[str, 
         found.append(f"{failed} of {len(rows)} requests failed")
     if seen.server is not None and seen.server.counted_anew:
         found.append("the model was loaded again meanwhile")
-    silence, when = figures.longest_silence(rows, seen.start, seen.end)
+    silence, when = figures.longest_silence(rows, seen.start)
     if silence > _SILENCE_S:
         found.append(f"no answer for {silence:.2f} s, from {when:.1f} s on")
     if offered and rate < _KEPT_UP * offered and not failed:

@@ -14,19 +14,12 @@ from app.routing import waiting_room
 from app.routing.table import IDLE, ModelState, VersionEntry
 from app.routing.waiting_room import WaitingLimits, WaitingRoom
 from tests.unit.app.routing.conftest import Sink, request
+from tests.unit.app.routing_fakes import FakeCall
 from tests.unit.composed import Composed
 from tests.waiting import let_run, until
 
 IDLE_ENTRY = VersionEntry("m", 1, ModelState.READY, IDLE)
 LOADED = VersionEntry("m", 1, ModelState.READY, application="m:1")
-
-
-class FakeCall:
-    def __init__(self) -> None:
-        self.cancelled = False
-
-    def cancel(self, advice: bool = False) -> None:
-        self.cancelled = True
 
 
 class FakeModels(Composed):

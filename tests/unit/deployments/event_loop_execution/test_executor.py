@@ -12,7 +12,14 @@ from backends.base import Request
 from deployments.event_loop_execution import executor, policy
 from deployments.event_loop_execution.policy import REQUIRED_RUNS
 from deployments.execution.instance_thread import Batch
-from tests.unit.deployments.execution.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
+from tests.unit.deployments.execution.instance_bench import (
+    Behaviour,
+    Bench,
+    FakeBackend,
+    Start,
+    answer_all,
+    benches,
+)
 from tests.waiting import until
 
 
@@ -20,24 +27,17 @@ from tests.waiting import until
 async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
     for limit in ("SHORT_NS", "LONG_NS"):  # whatever the machine
         monkeypatch.setattr(policy, limit, 10**12)
-    benches: list[Bench] = []
 
-    def begin(
-        execute: Behaviour, decoupled: bool = False, eligible: bool = True, setting: str = "true"
-    ) -> Bench:
-        backend = FakeBackend(execute)
-        backend.eligible = eligible
-        bench = Bench(backend, decoupled)
-        bench.thread.instance.model.backend_config["event-loop"] = setting
-        benches.append(bench)
-        bench.thread.start()
-        bench.thread.wait_loaded()
-        return bench
+    async with benches() as started:
 
-    yield begin
-    for bench in benches:
-        await asyncio.to_thread(bench.thread.stop, 5)
-        assert not bench.thread.alive
+        def begin(
+            execute: Behaviour, decoupled: bool = False, eligible: bool = True, setting: str = "true"
+        ) -> Bench:
+            backend = FakeBackend(execute)
+            backend.eligible = eligible
+            return started(backend, decoupled, setting)
+
+        yield begin
 
 
 def last_threads(bench: Bench, count: int) -> list[str]:

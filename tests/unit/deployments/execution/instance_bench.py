@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as mc
@@ -102,3 +103,22 @@ class Bench:
 
 
 Start = Callable[..., Bench]
+
+
+@asynccontextmanager
+async def benches() -> AsyncIterator[Start]:
+    """Yield what starts benches; their threads end behind it."""
+    started: list[Bench] = []
+
+    def start(backend: FakeBackend, decoupled: bool = False, setting: str = "true") -> Bench:
+        bench = Bench(backend, decoupled)
+        bench.thread.instance.model.backend_config["event-loop"] = setting
+        started.append(bench)
+        bench.thread.start()
+        bench.thread.wait_loaded()
+        return bench
+
+    yield start
+    for bench in started:
+        await asyncio.to_thread(bench.thread.stop, 5)
+        assert not bench.thread.alive

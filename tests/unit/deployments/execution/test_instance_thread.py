@@ -13,25 +13,21 @@ from app.core.errors import ErrorCode, FailureReason, InferError, invalid_arg
 from app.core.tensors import InferResponse
 from backends.base import Request
 from deployments.execution.queued_request import QueuedRequest
-from tests.unit.deployments.execution.instance_bench import Behaviour, Bench, FakeBackend, Start, answer_all
+from tests.unit.deployments.execution.instance_bench import (
+    Behaviour,
+    Bench,
+    FakeBackend,
+    Start,
+    answer_all,
+    benches,
+)
 from tests.waiting import until
 
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    benches: list[Bench] = []
-
-    def begin(execute: Behaviour, decoupled: bool = False) -> Bench:
-        bench = Bench(FakeBackend(execute), decoupled)
-        benches.append(bench)
-        bench.thread.start()
-        bench.thread.wait_loaded()
-        return bench
-
-    yield begin
-    for bench in benches:
-        await asyncio.to_thread(bench.thread.stop, 5)
-        assert not bench.thread.alive
+    async with benches() as start:
+        yield lambda execute, decoupled=False: start(FakeBackend(execute), decoupled)
 
 
 async def test_instance_lives_on_one_thread() -> None:

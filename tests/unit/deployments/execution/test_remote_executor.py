@@ -10,7 +10,7 @@ import pytest
 from app.core.errors import invalid_arg
 from app.core.tensors import InferResponse
 from backends.base import Begun, Instance, Request
-from tests.unit.deployments.execution.instance_bench import Bench, FakeBackend, Start, answer_all
+from tests.unit.deployments.execution.instance_bench import Bench, FakeBackend, Start, answer_all, benches
 from tests.waiting import until
 
 LOOP = threading.main_thread().name
@@ -92,19 +92,8 @@ async def remote() -> AsyncIterator[FakeRemote]:
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    benches: list[Bench] = []
-
-    def started(backend: FakeRemote, decoupled: bool = False) -> Bench:
-        bench = Bench(backend, decoupled)
-        benches.append(bench)
-        bench.thread.start()
-        bench.thread.wait_loaded()
-        return bench
-
-    yield started
-    for bench in benches:
-        await asyncio.to_thread(bench.thread.stop, 5)
-        assert not bench.thread.alive
+    async with benches() as start:
+        yield start
 
 
 async def executed(bench: Bench, backend: FakeRemote, *ids: str) -> None:

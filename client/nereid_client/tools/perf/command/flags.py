@@ -34,7 +34,6 @@ _IGNORED_VALUES: Final = ("--max-threads", "--service-kind", "--client-backend")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser."""
     made = argparse.ArgumentParser(
         "nereid perf",
         description=ABOUT,

@@ -78,6 +78,5 @@ class Wire(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def close(self) -> None:
-        """Close it."""
         if self.transport is not None:
             self.transport.abort()

@@ -26,7 +26,6 @@ _PERCENTILES: Final = ("p50", "p90", "p95", "p99", "p99.9")
 
 
 def page(document: Mapping[str, Any], results: Sequence[Result], changes: Sequence[Change]) -> str:
-    """Return the page."""
     title = f"{document['model']} at {document['url']}"
     about = f"{document['server']}, batch {document['batch']}, {document['arrivals']}"
     slo = document["slo"]

@@ -1,16 +1,10 @@
 """Ensembles that cannot be served on their own account, and Triton's words for each."""
 
 import pytest
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
 from backends.registry.configuration import normalise, validate
-
-
-def parse(text: str) -> mc.ModelConfig:
-    return text_format.Parse(text, mc.ModelConfig())
-
+from tests.unit.backend_harness import config as parse
 
 ENSEMBLE = 'name: "e" platform: "ensemble" input { name: "IN" data_type: TYPE_FP32 dims: 1 } '
 OUT = 'output { name: "OUT" data_type: TYPE_FP32 dims: 1 } '

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.config import json as config_json
 from app.core.config.json import config_to_json
 from app.core.config.text import parse_config_json
+from tests.unit.backend_harness import config as parse
 
 # ValidateModelConfigInt64 in Triton's core lists these; a new one needs a decision in config_json.
 INT64_FIELDS = {
@@ -35,10 +35,6 @@ INT64_FIELDS = {
     "optimization.cuda.graph_spec.graph_lower_bound.input.value.dim",
     "instance_group.secondary_devices.device_id",
 }
-
-
-def parse(text: str) -> mc.ModelConfig:
-    return text_format.Parse(text, mc.ModelConfig())
 
 
 def int64_fields(message: Descriptor, prefix: str = "") -> set[str]:

@@ -8,10 +8,7 @@ from app.core.config.model_config import change_requires_reload, dims_text, inpu
 from app.core.config.normalise import refuse_ensemble_backend
 from app.core.errors import ErrorCode, InferError
 from backends.registry.configuration import infer_backend, normalise
-
-
-def parse(text: str) -> mc.ModelConfig:
-    return text_format.Parse(text, mc.ModelConfig())
+from tests.unit.backend_harness import config as parse
 
 
 @pytest.mark.parametrize(

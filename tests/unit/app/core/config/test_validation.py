@@ -1,21 +1,16 @@
 """Configurations that cannot be served, and Triton's words for each."""
 
 import pytest
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError
 from backends.registry.configuration import normalise, validate
+from tests.unit.backend_harness import config as parse
 
 BASE = 'name: "m" backend: "python" max_batch_size: 8 '
 IO = """
     input { name: "A" data_type: TYPE_FP32 dims: 16 }
     output { name: "B" data_type: TYPE_FP32 dims: 16 }
 """
-
-
-def parse(text: str) -> mc.ModelConfig:
-    return text_format.Parse(text, mc.ModelConfig())
 
 
 def refusal(text: str, gpus: tuple[int, ...] = ()) -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.errors import InferError
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.transport.loops.thread import LoopThread
 from deployments.replica.loading import load_model
@@ -186,3 +188,9 @@ def output(answer: "Future[InferResponse]", name: str = "OUTPUT") -> int:
 
 async def _run(call: Callable[[], None]) -> None:
     call()
+
+
+def refusal(bench: SequenceBench, *arguments: Any, **fields: Any) -> InferError:
+    with pytest.raises(InferError) as caught:
+        bench.infer(*arguments, **fields)
+    return caught.value

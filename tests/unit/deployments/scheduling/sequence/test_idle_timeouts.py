@@ -1,13 +1,9 @@
 """When a sequence without further requests ends, and its slot is another's."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.core.errors import InferError
 from deployments.scheduling.sequence import idle_timeouts
 from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     CONTROLS,
@@ -15,23 +11,11 @@ from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     SequenceBench,
     config,
     output,
+    refusal,
 )
 
 LONG = "max_sequence_idle_microseconds: 60000000\n"
 SHORT = "max_sequence_idle_microseconds: 100000\n"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[SequenceBench]:
-    made = SequenceBench(tmp_path)
-    yield made
-    made.close()
-
-
-def refusal(bench: SequenceBench, *arguments: Any, **fields: Any) -> InferError:
-    with pytest.raises(InferError) as caught:
-        bench.infer(*arguments, **fields)
-    return caught.value
 
 
 def test_idle_sequence_loses_its_slot(bench: SequenceBench) -> None:

@@ -1,9 +1,6 @@
 """The sequence batcher in a served model: controls, slots, backlog, state, ends of sequences."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,24 +12,12 @@ from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     SequenceBench,
     config,
     output,
+    refusal,
 )
 from tests.waiting import let_run
 
 LONG = "max_sequence_idle_microseconds: 60000000\n"
 ONE_SLOT = LONG + "direct {}" + CONTROLS + STATE
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[SequenceBench]:
-    made = SequenceBench(tmp_path)
-    yield made
-    made.close()
-
-
-def refusal(bench: SequenceBench, *arguments: Any, **fields: Any) -> InferError:
-    with pytest.raises(InferError) as caught:
-        bench.infer(*arguments, **fields)
-    return caught.value
 
 
 @pytest.mark.parametrize("strategy", ["direct {}", "oldest { max_candidate_sequences: 4 }"])

@@ -20,6 +20,7 @@ from tests.unit.deployments.scheduling.sequence.sequence_bench import (
     SequenceBench,
     config,
     output,
+    refusal,
 )
 from tests.waiting import block_until
 
@@ -59,12 +60,6 @@ def load(tmp_path: Path) -> Iterator[Load]:
         bench.close()
 
 
-def refusal(bench: SequenceBench, *arguments: Any, **fields: Any) -> str:
-    with pytest.raises(InferError) as caught:
-        bench.infer(*arguments, **fields)
-    return caught.value.message
-
-
 @pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
 def test_sequence_backend_adds_up(load: Load, strategy: str) -> None:
     bench = load("sequence", LONG + strategy + INT32_CONTROLS)
@@ -94,7 +89,7 @@ def test_dyna_sequence_adds_its_id_at_the_end(
 def test_dyna_sequence_requires_digits(load: Load) -> None:
     bench = load("dyna_sequence", LONG + OLDEST + INT32_CONTROLS + STRING_CORRID)
     assert bench.infer("abc", 1, start=True) == 1
-    assert refusal(bench, "abc", 1, end=True) == (
+    assert refusal(bench, "abc", 1, end=True).message == (
         "'dyna_sequence' backend needs a correlation id of digits, got 'abc'"
     )
 
@@ -137,7 +132,7 @@ def test_iterative_sequence_fails_with_another_scheduler(
 ) -> None:
     monkeypatch.setattr(iterative_sequence, "RESCHEDULE_DELAY_S", 0.0)
     bench = load("iterative_sequence", LONG + strategy)
-    assert refusal(bench, 1, 3, start=True).startswith(
+    assert refusal(bench, 1, 3, start=True).message.startswith(
         "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE"
     )
 
