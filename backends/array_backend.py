@@ -76,7 +76,7 @@ class ArrayBackend(Backend):
 
 
 def execute_merged(backend: ArrayBackend, instance: Instance, requests: Sequence[Request]) -> None:
-    """Execute a batch and reply to each of its requests.
+    """Execute a batch and deliver the response of each of its requests.
 
     Args:
         backend: executes arrays.

@@ -5,8 +5,8 @@ from contextlib import aclosing, contextmanager
 from functools import wraps
 from typing import Any
 
+import nereid.errors as public
 from app.core.errors import InferError
-from nereid import errors as public
 
 Method = Callable[..., Awaitable[Any]]
 

@@ -8,6 +8,7 @@ from typing import Any
 from ray import serve
 from ray.serve.deployment import Application
 
+import nereid.deployments as classes
 from app.core.installed.installation import PROGRAM
 from app.ingress.client_memory.region_files import region_directory
 from app.ray_adapter.node import NODE_ADDRESS
@@ -20,7 +21,6 @@ from deployments import spec
 from deployments.builder import HEALTH_CHECKS, QUIET, ROUTER_CONFIG
 from deployments.manager.serve.applications import is_model_application
 from deployments.stand_in import import_deployments_from, stand_in
-from nereid import deployments as classes
 
 APPLICATION = PROGRAM
 MANAGER = spec.MANAGER

@@ -10,6 +10,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.residency import ReplicaUse
 from app.routing.table import IDLE
 from deployments.manager.manager import RepositoryManager
+from deployments.manager.polling import Poller, Polling
 from deployments.residency import residency
 from tests.unit.deployments.manager.manager_bench import Bench, load, reason, states
 from tests.unit.deployments.model_directories import CONFIG
@@ -167,15 +168,17 @@ async def test_polling_lists_new_models_and_reloads_those_in_memory(
 ) -> None:
     bench.add("a")
     manager = await begun(bench, model_control_mode="poll")
+    parts = manager.lifecycle, manager._catalog, manager._on_demand, manager._background
+    polling = Polling(*parts, Poller({}))
     bench.add("b")
-    await manager._apply_change("b", present=True)
+    await polling._apply_change("b", present=True)
     assert bench.serve.deployed == []
     assert await reason(manager, "b") == IDLE
     await bring(manager, "b")
     bench.add("b", CONFIG + TENSORS)
-    await manager._apply_change("b", present=True)
+    await polling._apply_change("b", present=True)
     assert bench.serve.deployed == ["b:1", "b:1@2"]
-    await manager._apply_change("a", present=False)
+    await polling._apply_change("a", present=False)
     assert await states(manager) == [("a", "1", "UNAVAILABLE"), ("b", "1", "READY")]
 
 
