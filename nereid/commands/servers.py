@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -54,7 +55,7 @@ class Api(NamedTuple):
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         request = urllib.request.Request(f"{self.url}{path}", body, headers, method=method)
         try:
-            with self._opener().open(request, timeout=timeout_s) as answer:
+            with _opener(self.own, self.ca).open(request, timeout=timeout_s) as answer:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -66,15 +67,18 @@ class Api(NamedTuple):
                 raise Unanswered(said) from None
             raise Unanswered(getattr(reason, "strerror", "") or str(reason)) from None
 
-    def _opener(self) -> urllib.request.OpenerDirector:
-        try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-        except (OSError, ssl.SSLError) as error:
-            raise Unanswered(f"{self.ca}: {error.strerror or error}") from None
-        if self.own:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        https = urllib.request.HTTPSHandler(context=context)
-        return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect, https)
+
+@cache  # reading the system's certificates takes longer than most answers
+def _opener(own: bool, ca: str) -> urllib.request.OpenerDirector:
+    """Return what asks servers; see `Api`."""
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except (OSError, ssl.SSLError) as error:
+        raise Unanswered(f"{ca}: {error.strerror or error}") from None
+    if own:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    https = urllib.request.HTTPSHandler(context=context)
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect, https)
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:
