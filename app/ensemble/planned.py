@@ -68,11 +68,11 @@ class PlannedExecution(EnsembleCall):
             chain=chain,
             rollout=None,
         )
-        call = self._calls[step.number] = entry.target.submit(request, partial(self._on_response, step))
+        call = self._calls[step.number] = entry.target.submit(request, partial(self._receive, step))
         if self.advised:
             call.cancel(advice=True)
 
-    def _on_response(self, step: PlannedStep, response: InferResponse) -> None:
+    def _receive(self, step: PlannedStep, response: InferResponse) -> None:
         if self.ended or self._calls.pop(step.number, None) is None:
             return
         if response.failure is not None:
