@@ -115,14 +115,19 @@ def run(more: Sequence[str]) -> None:
         again = ["up", "-y", "--no-config-cache", *more, file]
         _timed("ray up again", lambda: _ray(environment, again, 600))
         for each, old in zip(made, before, strict=True):
-            if left := old & _processes(each):
-                sys.exit(f"{each.address}: processes {left} are of before the second `ray up`")
+            # That of a worker is started by the head's monitor, after `ray up` has returned.
+            what = f"{each.address}: the processes of before the second `ray up` end"
+            _timed(what, partial(wait_until, partial(_are_gone, old, each), 60, what))
         _wait_for_answers()
 
 
 def _processes(of: Machine) -> set[int]:
     """Return the processes of Ray on a machine."""
     return {process.pid for title in ("raylet/raylet", "ray::") for process in of.processes(title)}
+
+
+def _are_gone(processes: set[int], of: Machine) -> bool:
+    return not processes & _processes(of)
 
 
 def _wait_for_answers() -> None:
