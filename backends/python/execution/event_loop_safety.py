@@ -45,10 +45,18 @@ _BUILTINS: Final = frozenset(
 
 def is_safe_on_event_loop(source: bytes) -> bool:
     """Check the source of a `model.py`."""
-    tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
+    nodes = list(ast.walk(_parsed(source)))
     facts = _SourceFacts(nodes)
     return not facts.mixed and all(_is_safe(node, facts) for node in nodes)
+
+
+def _parsed(source: bytes) -> ast.AST:
+    try:
+        return ast.parse(source)
+    except SystemError:
+        # Python before 3.11.5 (cpython#106905): garbage was collected meanwhile, and a finalizer parsed, too,
+        # as a logged traceback does.
+        return ast.parse(source)
 
 
 class _SourceFacts:

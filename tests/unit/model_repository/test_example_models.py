@@ -257,5 +257,5 @@ def test_builder_refuses_another_file(builder: Any) -> None:
 
 
 def test_builder_leaves_what_is_there_alone(builder: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    builder.main([])
+    builder.build_all(REPOSITORY, builder.RECIPES, [])
     assert capsys.readouterr().out == ""

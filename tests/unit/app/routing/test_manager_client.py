@@ -40,9 +40,9 @@ async def test_manager_is_called_through_its_handle() -> None:
     client = ManagerClient(handle)
     assert await client.index() == [("m", "1", "READY", "")]
     await client.load("m", None, {})
-    assert [*handle.load.arguments] == ["m", None, {}, "", ""]
+    assert [*handle.load.arguments] == ["m", None, {}, "", "", ""]
     await client.unload("m", True)
-    assert [*handle.load.arguments] == ["m", True, ""]
+    assert [*handle.load.arguments] == ["m", True, "", ""]
     handle.load.outcome = b"table"
     assert await client.watch("me", 3) == b"table"
     assert [*handle.load.arguments] == ["me", 3]

@@ -1,5 +1,6 @@
 """Which Python models may execute on a thread that is not theirs."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,18 @@ def test_coroutines_that_do_more_are_unsafe(line: str) -> None:
 @pytest.mark.parametrize("name", ["repeat_int32", "image_preprocess"])
 def test_examples_that_sleep_or_import_more_are_unsafe(name: str) -> None:
     assert not is_safe_on_event_loop((EXAMPLES / name / "1" / "model.py").read_bytes())
+
+
+def test_a_source_is_parsed_again_where_python_says_it_has_lost_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [SystemError("AST constructor recursion depth mismatch (before=27, after=21)")]
+    parse = ast.parse
+
+    def failing(source: bytes) -> ast.AST:
+        if failures:
+            raise failures.pop()
+        return parse(source)
+
+    monkeypatch.setattr(ast, "parse", failing)
+    assert is_safe_on_event_loop(source())

@@ -1,5 +1,6 @@
 """The engine of texts, over rows that stand for a model: the next token is the last one plus one."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -30,11 +31,14 @@ class Counting:
 
     def __init__(self) -> None:
         self.steps: list[list[int]] = []
+        self.open = threading.Event()
+        self.open.set()
 
     def row(self, adapter: str = "") -> list[int]:
         return []
 
     def forward(self, work: Sequence[tuple[list[int], Sequence[int]]]) -> "torch.Tensor":
+        self.open.wait(10)
         self.steps.append([len(tokens) for _, tokens in work])
         if any(-13 in tokens or (row[:1] == [8] and len(row) == 5) for row, tokens in work):
             raise RuntimeError("out of memory")
@@ -90,8 +94,10 @@ def engine(batch: Counting) -> Iterator[Engine]:
 
 def test_texts_are_generated_together(engine: Engine, batch: Counting) -> None:
     readers = [Reader() for _ in range(2)]
+    batch.open.clear()
     for start, reader in zip((1, 47), readers, strict=True):
         engine.submit(generation(reader, start, 1000))
+    batch.open.set()
     block_until(lambda: all(reader.ended for reader in readers))
     assert [(len(reader.pieces), reader.ended) for reader in readers] == [(49, "stop"), (3, "stop")]
     assert batch.most == 2
