@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 from app.core.errors import invalid_arg, unavailable
+from backends.python.execution.parsing import parse
 
 
 def check_model_source(path: Path) -> None:
@@ -29,7 +30,7 @@ def parsed(path: Path) -> ast.Module:
         InferError: INVALID_ARG for code that is no Python; UNAVAILABLE without the file.
     """
     try:
-        return ast.parse(path.read_bytes())
+        return parse(path.read_bytes())
     except OSError as error:
         raise unavailable(f"unable to read '{path}': {error.strerror}") from None
     except (SyntaxError, ValueError, RecursionError) as error:

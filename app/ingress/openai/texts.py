@@ -9,8 +9,8 @@ from app.core.errors import internal
 from app.core.inference import Call
 from app.core.system.tasks import by_size
 from app.core.tensors import InferRequest, InferResponse
-from app.ingress.compatible.route import TaskRoute
 from app.ingress.http1.exchange import Exchange, describe_error
+from app.ingress.openai.body_route import BodyRoute
 from app.ingress.openai.catalog import Catalog, Found
 from app.ingress.openai.exchange import OpenAIExchange
 from app.ingress.openai.job import Job, Kind
@@ -19,8 +19,7 @@ from app.ingress.rest.context import RouteContext
 from app.ingress.rest.stream_writer import EVENT_STREAM, Event, StreamWriter
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
-from app.protocol.openai.errors import invalid, wrong_task
-from app.protocol.openai.fields import MAX_NAME, Fields, parse_body
+from app.protocol.openai.errors import wrong_task
 from app.protocol.openai.logprobs import Drawn
 from app.protocol.openai.texts.answers import Chunks, Head, Part, failed_stream, whole_answer
 from app.protocol.openai.texts.requests import Defaults
@@ -29,7 +28,7 @@ from app.settings.openai import OpenAISettings
 _HEADERS: Final = EVENT_STREAM + b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 
 
-class TextRoute(TaskRoute):
+class TextRoute(BodyRoute):
     """Answers requests for texts.
 
     Args:
@@ -48,21 +47,16 @@ class TextRoute(TaskRoute):
         settings: OpenAISettings,
         head: RequestHead,
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, catalog, head)
         self._kind = kind
-        self._catalog = catalog
         self._defaults = Defaults(settings.default_max_tokens, settings.tool_parser, settings.max_tool_bytes)
         self._template = settings.template
-        self._traceparent = head.get(b"traceparent") or ""
-        self._plain = (head.get(b"content-encoding") or "identity") == "identity"
 
     async def respond(self, exchange: Exchange, body: memoryview) -> None:
         assert isinstance(exchange, OpenAIExchange), "OpenAIRoute is around it"
-        if not self._plain:
-            raise invalid("Unsupported content-encoding, only 'identity' is supported.")
         limit, size = self.context.max_input_size, len(body)
-        fields = Fields(await by_size(size, parse_body, body, limit))
-        found = await self._catalog.find(fields.required_text("model", MAX_NAME), self._kind.task)
+        name, fields = await self.read(body)
+        found = await self.catalog.find(name, self._kind.task)
         known = frozenset(found.entry.inputs)
         request = await by_size(size, self._kind.read, fields, found.text, known, self._defaults)
         if request.chat is not None and not found.text.renders:
@@ -87,7 +81,7 @@ class TextRoute(TaskRoute):
                 writer.calls.append(self._send(exchange, job, request, partial(writer.deliver, index)))
             await writer.write()
             if job.ended:
-                job.count(self._catalog.generation)
+                job.count(self.catalog.generation)
         except BaseException:  # also of a client that has gone
             writer.cancel()
             raise
@@ -102,7 +96,7 @@ class TextRoute(TaskRoute):
         except BaseException:
             gathered.cancel()
             raise
-        job.count(self._catalog.generation)
+        job.count(self.catalog.generation)
         parts = gathered.parts()
         size = sum(len(part.text) for part in parts)
         answer = await by_size(size, whole_answer, job.form, head, parts, job.usage())
@@ -113,10 +107,10 @@ class TextRoute(TaskRoute):
     ) -> Call:
         entry, context = job.found.entry, self.context
         if not context.observer.enabled:
-            return context.send(exchange, entry, request, sink, self._traceparent)
+            return context.send(exchange, entry, request, sink, self.traceparent)
         span = job.span()
         return context.send(
-            exchange, entry, request, partial(span.deliver, sink), self._traceparent, span.attributes
+            exchange, entry, request, partial(span.deliver, sink), self.traceparent, span.attributes
         )
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from app.core.system.tasks import by_size
 from app.core.tensors import InferRequest, InferResponse
-from app.ingress.compatible.route import TaskRoute
 from app.ingress.http1.exchange import Exchange
+from app.ingress.openai.body_route import BodyRoute
 from app.ingress.openai.catalog import Catalog, Found
 from app.ingress.openai.exchange import OpenAIExchange
 from app.ingress.rest.context import RouteContext
@@ -23,8 +23,7 @@ from app.protocol.openai.embeddings import (
     encode_embeddings,
     read_embeddings,
 )
-from app.protocol.openai.errors import invalid
-from app.protocol.openai.fields import MAX_NAME, Fields, parse_body
+from app.protocol.openai.fields import Fields
 from app.protocol.openai.rerank import PairScorer, RerankRequest, cosines, encode_rerank, read_rerank
 from app.settings.openai import OpenAISettings
 
@@ -35,7 +34,7 @@ _T = TypeVar("_T")
 Read = Callable[[InferResponse, int], Array]
 
 
-class _VectorRoute(TaskRoute):
+class _VectorRoute(BodyRoute):
     """Answers requests by rows of numbers.
 
     Args:
@@ -48,17 +47,11 @@ class _VectorRoute(TaskRoute):
     def __init__(
         self, context: RouteContext, catalog: Catalog, settings: OpenAISettings, head: RequestHead
     ) -> None:
-        super().__init__(context)
-        self._catalog = catalog
-        self._traceparent = head.get(b"traceparent") or ""
-        self._plain = (head.get(b"content-encoding") or "identity") == "identity"
+        super().__init__(context, catalog, head)
 
     async def respond(self, exchange: Exchange, body: memoryview) -> None:
         assert isinstance(exchange, OpenAIExchange), "OpenAIRoute is around it"
-        if not self._plain:
-            raise invalid("Unsupported content-encoding, only 'identity' is supported.")
-        fields = Fields(await by_size(len(body), parse_body, body, self.context.max_input_size))
-        name = fields.required_text("model", MAX_NAME)
+        name, fields = await self.read(body)
         exchange.respond(200, JSON_HEADERS, (await self._answer(exchange, name, fields, len(body)),))
 
     async def _answer(self, exchange: OpenAIExchange, name: str, fields: Fields, size: int) -> bytes:
@@ -79,7 +72,7 @@ class _VectorRoute(TaskRoute):
 
         async def ask(one: tuple[int, InferRequest]) -> tuple[Array, int]:
             count, request = one
-            response = await self.infer(exchange, found.entry, request, self._traceparent)
+            response = await self.infer(exchange, found.entry, request, self.traceparent)
             return read(response, count), input_tokens(response)
 
         answers = await gather(ask, requests)
@@ -98,7 +91,7 @@ class EmbeddingsRoute(_VectorRoute):
     """Answers requests for the vectors of texts."""
 
     async def _answer(self, exchange: OpenAIExchange, name: str, fields: Fields, size: int) -> bytes:
-        found = await self._catalog.find(name, "embeddings")
+        found = await self.catalog.find(name, "embeddings")
         asked = await by_size(size, read_embeddings, fields, found.text, found.entry.inputs)
         vectors, tokens = await self._embedded(exchange, found, asked.inputs, asked.caller, asked.dimensions)
         written = sum(part.nbytes for part in vectors)
@@ -109,7 +102,7 @@ class RerankRoute(_VectorRoute):
     """Answers requests for the documents that fit a query best, by a model of pairs or one of vectors."""
 
     async def _answer(self, exchange: OpenAIExchange, name: str, fields: Fields, size: int) -> bytes:
-        found = await self._catalog.find(name, "rerank")
+        found = await self.catalog.find(name, "rerank")
         asked = await by_size(size, read_rerank, fields)
         scores, tokens = await self._scores(exchange, found, asked)
         return await by_size(size, encode_rerank, name, asked, scores, tokens)

@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from backends.python.execution.parsing import parse
+
 _UTILS: Final = "triton_python_backend_utils"
 _MODULES: Final = frozenset(
     (
@@ -45,18 +47,9 @@ _BUILTINS: Final = frozenset(
 
 def is_safe_on_event_loop(source: bytes) -> bool:
     """Check the source of a `model.py`."""
-    nodes = list(ast.walk(_parsed(source)))
+    nodes = list(ast.walk(parse(source)))
     facts = _SourceFacts(nodes)
     return not facts.mixed and all(_is_safe(node, facts) for node in nodes)
-
-
-def _parsed(source: bytes) -> ast.AST:
-    try:
-        return ast.parse(source)
-    except SystemError:
-        # Python before 3.11.5 (cpython#106905): garbage was collected meanwhile, and a finalizer parsed, too,
-        # as a logged traceback does.
-        return ast.parse(source)
 
 
 class _SourceFacts:

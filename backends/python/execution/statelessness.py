@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from backends.python.execution.event_loop_safety import is_safe_on_event_loop
+from backends.python.execution.parsing import parse
 from backends.python.execution.reading_calls import (
     BUILTINS,
     CHANGING,
@@ -40,7 +41,7 @@ def is_stateless(source: bytes) -> bool:
     """Check the source of a `model.py`."""
     if not is_safe_on_event_loop(source):
         return False
-    module = ast.parse(source)
+    module = parse(source)
     return not any(isinstance(node, _REFUSED) for node in ast.walk(module)) and _Source(module).is_stateless()
 
 
