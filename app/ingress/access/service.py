@@ -56,7 +56,7 @@ class GuardedService:
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         grant = GRANT.get()
         if grant is not None and CACHE_SALT in entry.inputs:
-            request = _salted(request, grant.name)
+            request = _salted(entry, request, grant.name)
         if grant is None or not grant.begin(monotonic):
             return self._service.submit(entry, request, sink)
         try:
@@ -109,10 +109,14 @@ def _name_of_caller(otherwise: str) -> str:
     return otherwise if grant is None else grant.name
 
 
-def _salted(request: InferRequest, name: str) -> InferRequest:
+def _salted(entry: VersionEntry, request: InferRequest, name: str) -> InferRequest:
     """Tell a model that keeps what requests have in common whose request it is, whatever the client says."""
-    salt = Tensor(CACHE_SALT, "BYTES", (1,), pack_bytes([name]))
-    others = [tensor for tensor in request.inputs if tensor.name != CACHE_SALT]
+    others = tuple(tensor for tensor in request.inputs if tensor.name != CACHE_SALT)
+    most = entry.model_config.max_batch_size
+    rows = others[0].shape[0] if most and others and others[0].shape else 1
+    if not 0 < rows <= max(most, 1):  # the model refuses it
+        return msgspec.structs.replace(request, inputs=others)
+    salt = Tensor(CACHE_SALT, "BYTES", (rows, 1) if most else (1,), pack_bytes([name] * rows))
     return msgspec.structs.replace(request, inputs=(*others, salt))
 
 

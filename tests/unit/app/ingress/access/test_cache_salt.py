@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.access.grants import Grants
@@ -48,3 +49,17 @@ def test_name_of_the_token_is_the_salt(given: dict[str, Any]) -> None:
 def test_requests_without_a_token_and_to_other_models_are_as_they_were() -> None:
     request = infer({"text": ["a"]})
     assert sent(KEEPS, request) == request.inputs and sent("", request, "secret") == request.inputs
+
+
+def test_each_row_of_a_batch_has_the_salt() -> None:
+    text = f"max_batch_size: 4 {KEEPS}"
+    _, salt = sent(text, infer({"text": [["a"], ["b"], ["c"]]}), "secret")
+    assert salt.array().tolist() == [[b"blue"]] * 3
+
+
+@pytest.mark.parametrize("rows", [0, 5, 1 << 40])
+def test_a_batch_that_the_model_refuses_makes_no_salt(rows: int) -> None:
+    request = infer({"text": [["a"]]})
+    text = msgspec.structs.replace(request.inputs[0], shape=(rows, 1))
+    inputs = sent(f"max_batch_size: 4 {KEEPS}", msgspec.structs.replace(request, inputs=(text,)), "secret")
+    assert [tensor.name for tensor in inputs] == ["text"]
