@@ -4,6 +4,7 @@ What templates may use is what transformers gives them. A request chooses the me
 arguments that its model's settings allow; never the template.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -25,11 +26,52 @@ _MAX_KNOWN: Final = 64
 _RENDER_S: Final = 5.0
 _MAX_PROMPT: Final = 16 << 20
 """Characters of a prompt: a template may write more than it is given."""
+_MAX_SHORT: Final = 16 << 10
+"""Bytes of a request that may be rendered on the event loop."""
+_SHORT_STEPS: Final = 3000
+"""Lines of Python that this may take: some 0.25 ms."""
 Trace = Callable[[FrameType, str, Any], Any]
 
 
 class _Refused(Exception):
     """What a template says of the messages."""
+
+
+class _TooLong(BaseException):
+    """A template runs for too long; nothing that it runs catches this."""
+
+
+class Renderer:
+    """Makes prompts by one template: of short chats at once, of others in a thread.
+
+    Nobody knows how long a template takes. One that is not through after some lines starts over in a
+    thread, and so do from then on chats of requests as long as this.
+    """
+
+    def __init__(self) -> None:
+        self._short: int | None = (
+            None  # bytes of a request below which it is tried; None until it is compiled
+        )
+
+    async def prompt(
+        self, template: ChatTemplate, chat: Mapping[str, Any], strip_bos: bool, size: int
+    ) -> str:
+        """Return the prompt of a chat; see `render`. `size` is that of the request, in bytes."""
+        if self._short is not None and size < self._short:
+            try:
+                return _render(template, chat, strip_bos, _MAX_PROMPT, _after(_SHORT_STEPS))
+            except _TooLong:
+                self._short = size
+        prompt = await asyncio.to_thread(render, template, chat, strip_bos)
+        if self._short is None:
+            self._short = _MAX_SHORT
+        return prompt
+
+
+@lru_cache(_MAX_KNOWN)
+def renderer_of(template: str) -> Renderer:
+    """Return the renderer of a template, by its source."""
+    return Renderer()
 
 
 def render(
@@ -51,10 +93,17 @@ def render(
     Raises:
         OpenAIError: the template refuses the messages, fails, or does not end.
     """
+    try:
+        return _render(template, chat, strip_bos, limit, _until(monotonic() + seconds))
+    except _TooLong:
+        raise invalid("Invalid 'messages': the model's chat template takes too long", "messages") from None
+
+
+def _render(template: ChatTemplate, chat: Mapping[str, Any], strip_bos: bool, limit: int, ends: Trace) -> str:
     arguments = chat.get("arguments", {})
     given = {**template.tokens, **arguments, "messages": chat["messages"], "tools": chat.get("tools")}
     before = sys.gettrace()
-    sys.settrace(_until(monotonic() + seconds))
+    sys.settrace(ends)
     try:
         prompt = _rendered(template.source, given, limit)
     except OpenAIError:
@@ -83,7 +132,21 @@ def _until(end: float) -> Trace:
 
     def trace(frame: FrameType, event: str, given: Any) -> Trace:
         if monotonic() > end:
-            raise _Refused("it takes too long")
+            raise _TooLong
+        return trace
+
+    return trace
+
+
+def _after(steps: int) -> Trace:
+    """Return what ends a template after so many lines, whatever else the machine does meanwhile."""
+    left = steps
+
+    def trace(frame: FrameType, event: str, given: Any) -> Trace:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _TooLong
         return trace
 
     return trace

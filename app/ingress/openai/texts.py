@@ -14,7 +14,7 @@ from app.ingress.openai.body_route import BodyRoute
 from app.ingress.openai.catalog import Catalog, Found
 from app.ingress.openai.exchange import OpenAIExchange
 from app.ingress.openai.job import Job, Kind
-from app.ingress.openai.template import render
+from app.ingress.openai.template import renderer_of
 from app.ingress.rest.context import RouteContext
 from app.ingress.rest.stream_writer import EVENT_STREAM, Event, StreamWriter
 from app.protocol.http.http1 import RequestHead
@@ -60,19 +60,19 @@ class TextRoute(BodyRoute):
         known = frozenset(found.entry.inputs)
         request = await by_size(size, self._kind.read, fields, found.text, known, self._defaults)
         if request.chat is not None and not found.text.renders:
-            request.prompts = [await self._rendered(found, request.chat)]
+            request.prompts = [await self._rendered(found, request.chat, size)]
         job = Job(self._kind, found, request, self._defaults.max_tool_bytes)
         requests = await by_size(size, job.requests, exchange.request_id, limit)
         await (self._stream if request.stream else self._whole)(exchange, job, requests)
 
-    async def _rendered(self, found: Found, chat: Mapping[str, Any]) -> str:
-        """Return the prompt of a chat; in a thread, as nobody knows how long its template takes."""
+    async def _rendered(self, found: Found, chat: Mapping[str, Any], size: int) -> str:
+        """Return the prompt of a chat, of a request of so many bytes."""
         own = found.entry.text.template
         template = own if own.source else self._template
         if not template.source:
             raise wrong_task(found.name, "chat")
         strip_bos = found.text.settings.strip_bos is not False
-        return await asyncio.to_thread(render, template, chat, strip_bos)
+        return await renderer_of(template.source).prompt(template, chat, strip_bos, size)
 
     async def _stream(self, exchange: Exchange, job: Job, requests: list[InferRequest]) -> None:
         writer = StreamWriter(self.context, exchange, TextEvents(job, exchange.head.path), len(requests))

@@ -1,9 +1,14 @@
 """Chat templates: what they may use, what they may not, and that they end."""
 
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from app.core.chat_templates import ChatTemplate
-from app.ingress.openai.template import render
+from app.ingress.openai.template import Renderer, render
 from app.protocol.openai.errors import OpenAIError
 
 CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "ü <b>"}]}
@@ -49,3 +54,43 @@ def test_what_a_template_may_not_is_an_error_of_the_request(source: str, text: s
     with pytest.raises(OpenAIError, match="Invalid 'messages'") as error:
         render(ChatTemplate(source), CHAT, True, seconds=0.3)
     assert text in error.value.message and error.value.param == "messages"
+
+
+async def _threads(source: str, *sizes: int) -> list[bool]:
+    """Return of chats of so many bytes whether each was rendered on the loop in the end."""
+    renderer, found = Renderer(), []
+    for size in sizes:
+        own = list[bool]()
+
+        def where(own: list[bool] = own) -> str:
+            own.append(threading.current_thread() is threading.main_thread())
+            return ""
+
+        chat: Mapping[str, Any] = CHAT | {"arguments": {"where": where, "size": size}}
+        await renderer.prompt(ChatTemplate("{{ where() }}" + source), chat, True, size)
+        found.append(own[-1])
+    return found
+
+
+def test_short_chats_are_rendered_on_the_loop_once_the_template_is_compiled() -> None:
+    assert asyncio.run(_threads("", 100, 100, 15_000, 20_000, 100)) == [False, True, True, False, True]
+
+
+def test_a_template_that_takes_long_goes_to_a_thread_and_so_do_chats_as_long() -> None:
+    source = "{% if size > 50 %}{% for a in range(2000) %}{{ a }}{% endfor %}{% endif %}"
+    assert asyncio.run(_threads(source, 10, 90, 10, 70, 80, 60)) == [False, False, True, False, False, False]
+
+
+def test_errors_of_a_template_on_the_loop_are_those_of_a_thread() -> None:
+    async def texts() -> list[str]:
+        renderer, found = Renderer(), []
+        template = ChatTemplate("{{ raise_exception('no') if messages | length > 1 }}")
+        await renderer.prompt(template, {"messages": []}, True, 10)
+        for size in (10, 20_000):
+            with pytest.raises(OpenAIError) as error:
+                await renderer.prompt(template, CHAT, True, size)
+            found.append(error.value.message)
+        return found
+
+    first, second = asyncio.run(texts())
+    assert first == second == "Invalid 'messages': the model's chat template says: no"
