@@ -178,8 +178,8 @@ class RecordFile:
         return found
 
     def whole(self) -> int:
-        """Return how many bytes of the file are whole records, with the file's beginning."""
-        end = len(MAGIC)
+        """Return how many bytes of the file are its beginning and whole records."""
+        end = len(MAGIC) if self.size >= len(MAGIC) else 0
         for place in self.places():
             end = place.end
         return end

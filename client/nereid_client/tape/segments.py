@@ -224,11 +224,9 @@ def cut(path: str | os.PathLike[str]) -> Counted:
         OSError: it cannot be read or written.
     """
     with RecordFile(path) as file:
-        whole = file.whole() if file.size else 0
-        counted = count(file)
-        size = file.size
-    if whole < size:
-        os.truncate(path, whole if whole >= len(MAGIC) else 0)
+        whole, counted = file.whole(), count(file)
+    if whole < file.size:
+        os.truncate(path, whole)
     return counted
 
 
@@ -239,7 +237,7 @@ def seal(path: Path, counted: Counted) -> Path:
         OSError: it cannot be written; it is still an open one then.
     """
     with open(path, "r+b", buffering=0) as file:
-        at = file.seek(0, os.SEEK_END)
+        at = file.seek(0, os.SEEK_END) or file.write(MAGIC)
         os.writev(file.fileno(), encode_summary(counted, at))
     sealed = path.with_suffix(SEALED)
     os.rename(path, sealed)

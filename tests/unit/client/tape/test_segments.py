@@ -80,6 +80,13 @@ def test_a_file_cut_anywhere_keeps_its_whole_rows(tmp_path: Path) -> None:
         assert path.stat().st_size == (0 if size < len(MAGIC) else (len(MAGIC), first, len(whole))[expected])
 
 
+def test_a_segment_without_rows_is_sealed_too(tmp_path: Path) -> None:
+    path = tmp_path / "ab-1.open"
+    path.touch()
+    found = read_segment(seal(path, cut(path)))
+    assert (found.sealed, found.counted.rows, read(found.path)) == (True, 0, [])
+
+
 def test_a_damaged_row_is_left_out_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "ab-1.open", [row(1), row(2)])
     data = bytearray(path.read_bytes())
