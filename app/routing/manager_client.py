@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from app.routing.table_bytes import decode_table
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
+_CONFIRM_S = 1.0
 _FIRST_S = 1.0
 """Time in which a manager that is there has answered an ingress that starts."""
 _LOOK_S = 1.0
@@ -205,8 +207,7 @@ async def follow(
         try:
             if answer := await manager.watch(watcher, router.table.number):
                 table = decode_table(answer)
-                await manager.receive(watcher, table.number)
-                await router.apply(table)
+                await _apply(manager, router, watcher, table)
                 applied(table)
         except InferError as error:
             logger.warning("%s; serving on by the last routing table", error.message)
@@ -214,6 +215,22 @@ async def follow(
         except Exception:
             logger.exception("following the repository manager")
             await asyncio.sleep(_RETRY_S)
+
+
+async def _apply(manager: ManagerClient, router: TableUser, watcher: str, table: RoutingTable) -> None:
+    """Apply a table; tell the manager once a second that it was received, as long as this takes."""
+    confirming = asyncio.ensure_future(_confirm(manager, watcher, table.number))
+    try:
+        await router.apply(table)
+    finally:
+        confirming.cancel()
+
+
+async def _confirm(manager: ManagerClient, watcher: str, number: int) -> None:
+    with suppress(InferError):  # the next `watch` says so too
+        while True:
+            await manager.receive(watcher, number)
+            await asyncio.sleep(_CONFIRM_S)
 
 
 async def _begin(

@@ -19,7 +19,8 @@ from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)
 
-_CONNECT_S = 10.0
+_CONNECT_S = 8.0
+"""Time to connect to a replica that a table adds: who has asked for the load is answered within 10 s."""
 _CLOSE_S: Final = 60.0
 _WATCH_RETRY_S = 1.0
 

@@ -21,8 +21,8 @@ WATCH_S = 5.0
 """Longest time that an ingress waits for a new table in one call."""
 RECEIPT_S = 2.0
 """Time in which a live ingress confirms that it has received a table."""
-APPLY_S = 15.0
-"""Time in which a live ingress connects to the replicas that a table adds."""
+CONFIRM_S = 5.0
+"""Time in which a live ingress confirms again, while it connects to the replicas that a table adds."""
 
 
 class _Ingress:
@@ -37,8 +37,9 @@ class _Ingress:
 class RoutingPublisher:
     """The current table, its watchers and their acknowledgements.
 
-    An ingress first confirms that it has received a table, then, by watching for the next one, that it routes
-    by it. One that does not confirm the receipt within `RECEIPT_S` is assumed dead.
+    An ingress confirms that it has received a table, again and again while it connects to replicas, and then,
+    by watching for the next one, that it routes by it. One that does not confirm is assumed dead: nobody who
+    has asked for a change waits for it.
 
     Args:
         namespacing: see `RoutingTable`.
@@ -179,8 +180,8 @@ class RoutingPublisher:
     def _forget_dead(self, number: int, started: float) -> None:
         now = time.monotonic()
         for name, state in list(self._ingresses.items()):
-            silent = now - max(state.last_call, started)
-            if (state.received < number and silent > RECEIPT_S) or (
-                state.applied < number and silent > APPLY_S
-            ):
+            if state.applied >= number:
+                continue
+            allowed = RECEIPT_S if state.received < number else CONFIRM_S
+            if now - max(state.last_call, started) > allowed:
                 del self._ingresses[name]

@@ -9,7 +9,9 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, not_found
 from app.routing import manager_client
-from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient
+from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient, follow
+from app.routing.table import RoutingTable
+from app.routing.table_bytes import encode_table
 from tests.waiting import let_run, until
 
 
@@ -194,3 +196,54 @@ async def test_errors_of_the_manager(error: Exception, code: ErrorCode, text: st
     assert (caught.value.code, caught.value.message) == (code, text)
     assert type(caught.value) is InferError
     assert caught.value.reason is FailureReason.OTHER
+
+
+class OneTable:
+    """The method `watch` of a manager with a single table."""
+
+    def __init__(self) -> None:
+        self.watched: list[int] = []
+
+    async def remote(self, _: str, applied: int) -> bytes:
+        self.watched.append(applied)
+        return encode_table(RoutingTable(number=7)) if applied < 7 else await asyncio.Future()
+
+
+class SlowUser:
+    """Applies a table until it is told to end."""
+
+    def __init__(self) -> None:
+        self.table = RoutingTable()
+        self.connected = asyncio.Event()
+
+    async def apply(self, table: RoutingTable) -> None:
+        await self.connected.wait()
+        self.table = table
+
+
+async def test_receipt_is_confirmed_while_a_table_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager_client, "_CONFIRM_S", 0.01)
+    user, received, tables = SlowUser(), [], OneTable()
+
+    async def receive(ingress: str, number: int) -> None:
+        received.append((ingress, number))
+
+    handle = SimpleNamespace(watch=tables, receive=SimpleNamespace(remote=receive))
+    following = asyncio.create_task(follow(ManagerClient(handle), user, "me", lambda _: None))
+    await until(lambda: len(received) > 3)
+    assert tables.watched == [0]
+    user.connected.set()
+    await until(lambda: tables.watched == [0, 7])
+    confirmed = len(received)
+    await asyncio.sleep(0.05)
+    assert received == [("me", 7)] * confirmed
+    following.cancel()
+
+
+async def test_table_is_applied_where_the_manager_hears_and_does_not_answer() -> None:
+    user = SlowUser()
+    user.connected.set()
+    handle = SimpleNamespace(watch=OneTable(), receive=SimpleNamespace(remote=lambda *_: Response()))
+    following = asyncio.create_task(follow(ManagerClient(handle), user, "me", lambda _: None))
+    await until(lambda: user.table.number == 7)
+    following.cancel()

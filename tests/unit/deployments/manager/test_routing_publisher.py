@@ -107,3 +107,16 @@ async def test_without_a_newer_table_nothing_is_sent(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(routing_publisher, "WATCH_S", 0.01)
     publisher = RoutingPublisher()
     assert await publisher.watch("a", await publisher.publish((ENTRY,), True)) == b""
+
+
+async def test_ingress_that_connects_is_waited_for_while_it_confirms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing_publisher, "CONFIRM_S", 0.5)
+    publisher = RoutingPublisher()
+    await publisher.receive("a", publisher.table.number)
+    number = await publisher.publish((ENTRY,), True)
+    acknowledged = asyncio.create_task(publisher.wait_acknowledged(number))
+    for _ in range(10):
+        await publisher.receive("a", number)
+        await asyncio.sleep(0.1)
+    assert not acknowledged.done()
+    await asyncio.wait_for(acknowledged, 5)  # it hears nothing any longer, say
