@@ -191,6 +191,7 @@ nereid.server: app.settings app.settings.flag
 nereid.testing: app.core app.core.config app.routing app.transport.loops backends backends.python.api
     deployments.bls nereid nereid.engine
 nereid_client:
+nereid_client.comparison: nereid_client
 nereid_client.tape: nereid_client
 nereid_client.text:
 nereid_client.tools:
