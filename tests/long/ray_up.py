@@ -1,8 +1,9 @@
 """Runs `ray up cluster/cluster.yaml` and `serve deploy` on machines that are network namespaces of this one.
 
 A head and a worker, each with a process and mount namespace, an address on a bridge and an ssh server; a
-model is asked at both, also after a second `ray up`, which starts every process of Ray anew. Needs root,
-iproute2, util-linux, openssh-server and rsync; ends what it has started.
+model is asked at both, also after a second `ray up`, which starts the head anew and leaves a worker alone
+whose files and commands are the same, and after a third, with a changed file, which starts every process of
+Ray anew. Needs root, iproute2, util-linux, openssh-server and rsync; ends what it has started.
 """
 
 import argparse
@@ -67,6 +68,7 @@ def cluster_file(directory: Path) -> Path:
     config |= {"min_workers": 1, "max_workers": 1}
     config["auth"] = {"ssh_user": "root", "ssh_private_key": str(directory / "key")}
     config["file_mounts"]["~/.ray/auth_token"] = str(directory / "token")
+    config["file_mounts"]["~/release"] = str(directory / "release")
     config["setup_commands"][-1] = f"ln -sfn {sys.prefix} ~/nereid-server/.venv"
     config["rsync_exclude"] += ["model_repository/*/[0-9]*/*.*"]
     written = directory / "cluster.yaml"
@@ -97,6 +99,7 @@ def run(more: Sequence[str]) -> None:
         command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "key"))
         (directory / "token").touch(0o600)
         (directory / "token").write_text(secrets.token_hex(32))
+        (directory / "release").write_text("1")
         stack.enter_context(bridge())
         made = [machine(number, directory / str(number), directory / "key.pub") for number in (2, 3)]
         for each in made:
@@ -110,15 +113,23 @@ def run(more: Sequence[str]) -> None:
         deploy = f"cd nereid-server && {deploy} && RAY_AUTH_MODE=token .venv/bin/serve deploy /tmp/serve.yaml"
         _timed("serve deploy", lambda: _ray(environment, ["exec", "--no-config-cache", file, deploy], 300))
         _wait_for_answers()
-        # Every process of Ray starts anew, and the server goes on by what the head has on its disk.
-        before = [_processes(each) for each in made]
-        again = ["up", "-y", "--no-config-cache", *more, file]
-        _timed("ray up again", lambda: _ray(environment, again, 600))
-        for each, old in zip(made, before, strict=True):
-            # That of a worker is started by the head's monitor, after `ray up` has returned.
-            what = f"{each.address}: the processes of before the second `ray up` end"
-            _timed(what, partial(wait_until, partial(_are_gone, old, each), 60, what))
-        _wait_for_answers()
+        # The server goes on by what the head has on its disk. A worker's processes are started by the head's
+        # monitor, after `ray up` has returned, if what the worker has been started with differs.
+        again = partial(_start_anew, environment, ["up", "-y", "--no-config-cache", *more, file])
+        again("ray up again", made[:1])
+        (directory / "release").write_text("2")
+        again("ray up with a changed file", made)
+
+
+def _start_anew(
+    environment: dict[str, str], words: Sequence[str], what: str, anew: Sequence[Machine]
+) -> None:
+    before = [_processes(each) for each in anew]
+    _timed(what, lambda: _ray(environment, words, 600))
+    for each, old in zip(anew, before, strict=True):
+        ends = f"{each.address}: the processes of before end"
+        _timed(ends, partial(wait_until, partial(_are_gone, old, each), 120, f"{what}: {ends}"))
+    _wait_for_answers()
 
 
 def _processes(of: Machine) -> set[int]:
