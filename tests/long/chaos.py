@@ -1,10 +1,11 @@
-"""A server whose processes are killed and stopped for CHAOS_SECONDS, under every kind of load.
+"""A server whose processes are killed and stopped for some minutes, under every kind of load.
 
 Ray's own are among them: the server may then exit, with a status other than 0, and is started again. Clients
 try again what was refused for now. No answer may be wrong, 999 of 1000 requests come right, the server is
 ready at the end, and nothing is left of it when it has stopped.
 """
 
+import argparse
 import os
 import random
 import signal
@@ -21,7 +22,7 @@ from benchmarks.processes import role_of, tree
 from tests.long.client import Client
 from tests.long.mix import KINDS, MANAGEMENT, Mix
 from tests.long.outcomes import Ledger
-from tests.long.server import MODELS, say, seconds, started
+from tests.long.server import MODELS, say, started
 from tests.server import Server, wait_until
 
 SUCCESS: Final = 0.999
@@ -219,9 +220,18 @@ def summary(tormentor: Tormentor) -> Iterator[str]:
 
 
 def main() -> None:
-    seed = int(os.environ.get("CHAOS_SEED") or time.time())
-    say(f"CHAOS_SEED={seed}")
-    wrong = run(seconds("CHAOS_SECONDS"), seed)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m tests.long.chaos --seconds 240 --seed 7",
+    )
+    given = os.environ.get("CHAOS_SECONDS") or 600
+    parser.add_argument("--seconds", type=float, default=given, help="CHAOS_SECONDS, or 600")
+    seed = os.environ.get("CHAOS_SEED") or int(time.time())
+    parser.add_argument("--seed", type=int, default=seed, help="CHAOS_SEED, or the time")
+    options = parser.parse_args()
+    say(f"CHAOS_SEED={options.seed}")
+    wrong = run(options.seconds, options.seed)
     for line in wrong:
         say(f"FAILED: {line}")
     sys.exit(bool(wrong))

@@ -4,6 +4,7 @@ Prints a table of the expressions, with the number of series of each answer. Tho
 what has not happened have none. Needs `prometheus` (Debian's package) on the PATH.
 """
 
+import argparse
 import contextlib
 import json
 import re
@@ -109,6 +110,11 @@ def report(prometheus: Prometheus) -> list[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m tests.long.prometheus",
+    ).parse_args()
     ledger = Ledger()
     with (
         started(ingress_replicas=1) as (server, directory),

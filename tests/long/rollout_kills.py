@@ -4,6 +4,7 @@ For every state: the state and weight before and after, the seconds until a new 
 errors that clients saw. Ends with 1 if a rollout did not go on, or a client saw an error.
 """
 
+import argparse
 import os
 import signal
 import sys
@@ -108,6 +109,11 @@ def strike(server: Server, repository: Path, streams: list[Stream], kill: Kill) 
 
 def main() -> int:
     """Kill in each state; return 0 if all went on."""
+    argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m tests.long.rollout_kills",
+    ).parse_args()
     streams = [Stream("m", way, rate) for way, rate in _RATES.items()]
     with (
         served([_MODEL]) as (server, repository),

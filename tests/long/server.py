@@ -18,11 +18,6 @@ MODELS: Final = (
 _REPOSITORIES: Final = ("tests/long/models", "tests/contract/models", "model_repository")
 
 
-def seconds(name: str, default: float = 600) -> float:
-    """How long a suite is to run, from the environment."""
-    return float(os.environ.get(name) or default)
-
-
 def arguments(ingress_replicas: int) -> list[str]:
     """The command line."""
     return [

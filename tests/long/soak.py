@@ -1,4 +1,4 @@
-"""A server under every kind of load for SOAK_SECONDS: no wrong answer, and nothing that grows.
+"""A server under every kind of load for some minutes: no wrong answer, and nothing that grows.
 
 After a warm-up of half of the time no process may grow by more than RISE_MIB, but for the process of the
 model `leaky`, which has to: a measurement that does not find that leak would find none. The warm-up has to be
@@ -10,6 +10,8 @@ without which an arena does not give its memory back.
 Models come and go in the warm-up only: what Ray keeps of each load is measured by `tests.long.reloads`.
 """
 
+import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -24,7 +26,7 @@ from tests.long.client import Client, tensors
 from tests.long.mix import KINDS, LEAK, Mix
 from tests.long.outcomes import Ledger
 from tests.long.processes import Growth, Snapshot, Watch, snapshot
-from tests.long.server import say, seconds, started
+from tests.long.server import say, started
 
 RISE_MIB: Final = 8.0
 FILES: Final = 16
@@ -119,7 +121,14 @@ def table(grown: list[Growth], before: Snapshot, after: Snapshot) -> Iterator[st
 
 
 def main() -> None:
-    wrong = run(seconds("SOAK_SECONDS", 900))
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: python -m tests.long.soak --seconds 900",
+    )
+    given = os.environ.get("SOAK_SECONDS") or 900
+    parser.add_argument("--seconds", type=float, default=given, help="SOAK_SECONDS, or 900")
+    wrong = run(parser.parse_args().seconds)
     for line in wrong:
         say(f"FAILED: {line}")
     sys.exit(bool(wrong))
