@@ -118,12 +118,18 @@ async def _serve(plane: str, data: bytes, piece: int) -> Any:
     return found, handler.seen
 
 
-async def _call(plane: str, data: bytes, piece: int) -> Any:
+def make_channel(plane: str) -> tuple[Channel, Wire]:
+    """Return a channel, and the transport that it writes to."""
     wire, settings = Wire(), TransportSettings(data_plane=plane, **cast(Any, _LIMITS))
     channel = Channel(
         "unix:/", settings, None, _NOBODY, cast(PeerProcess, Process()), None, None, lambda cause: cause
     )
     channel.connection_made(wire)
+    return channel, wire
+
+
+async def _call(plane: str, data: bytes, piece: int) -> Any:
+    channel, wire = make_channel(plane)
     seen: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["message"]))
 

@@ -1,6 +1,10 @@
 /* The type `ClientEnd`: sends requests, and hands responses to their sinks. */
 #include "ends.h"
 
+#include <time.h>
+
+enum { LONGEST_DEADLINE = 7 * 86400 }; /* seconds; one further away is left to Python, which does not send it */
+
 typedef struct {
     End end;
     PyTypeObject *call;            /* `ChannelCall` */
@@ -27,30 +31,59 @@ static PyObject *new_call(ClientEnd *self, PyObject *stream, PyObject *sink, PyO
     return call;
 }
 
+/* Read how many microseconds a request has left, 0 without a deadline; return whether it can be sent without Python. */
+static int read_left(const End *end, PyObject *request, uint64_t *left)
+{
+    PyObject *deadline = field(end->messages, REQUEST, request, Q_DEADLINE);
+    struct timespec now;
+    *left = 0;
+    if (deadline == NULL || !PyFloat_CheckExact(deadline))
+        return 0;
+    if (PyFloat_AS_DOUBLE(deadline) == 0.0)
+        return 1;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = PyFloat_AS_DOUBLE(deadline) - (double)now.tv_sec - (double)now.tv_nsec * 1e-9;
+    *left = seconds < 1e-6 ? 1 : (uint64_t)(seconds < LONGEST_DEADLINE ? seconds * 1e6 : 0.0);
+    return *left > 0;
+}
+
 /* Whether a request can be sent without Python; -1 with an error. */
-static int is_plain(ClientEnd *self, PyObject *request)
+static int is_plain(ClientEnd *self, PyObject *request, uint64_t *left)
 {
     End *end = &self->end;
-    if (is_cleared(end) || end->nbytes > end->limit || Py_TYPE(request) != end->messages->types[REQUEST])
-        return 0;
-    PyObject *deadline = field(end->messages, REQUEST, request, Q_DEADLINE);
-    if (deadline == NULL || !PyFloat_CheckExact(deadline) || PyFloat_AS_DOUBLE(deadline) != 0.0)
+    if (is_cleared(end) || end->nbytes > end->limit || Py_TYPE(request) != end->messages->types[REQUEST] ||
+        !read_left(end, request, left))
         return 0;
     int closing = is_set(end, end_names.closing);
     int draining = closing ? closing : is_set(end, end_names.draining);
     return draining < 0 ? -1 : !draining;
 }
 
+/* Enter a call, and its deadline. */
+static int enter(ClientEnd *self, PyObject *stream, PyObject *call, PyObject *deadline)
+{
+    if (PyDict_SetItem(self->end.table, stream, call) < 0)
+        return -1;
+    if (deadline == NULL)
+        return 0;
+    PyObject *bucket = PyObject_CallMethodObjArgs(self->deadlines, end_names.add, stream, deadline, NULL);
+    if (bucket == NULL)
+        return -1;
+    Py_XSETREF(*call_field(self, call, L_BUCKET), bucket);
+    return 0;
+}
+
 static PyObject *submit(ClientEnd *self, PyObject *const *arguments, Py_ssize_t count)
 {
     End *end = &self->end;
+    uint64_t left;
     if (count != 2) {
         PyErr_SetString(PyExc_TypeError, "request, sink");
         return NULL;
     }
     PyObject *request = arguments[0];
-    int plain = is_plain(self, request);
-    PyObject *frame = plain <= 0 ? NULL : request_frame(end->messages, end->connection, request, end->last_stream + 1, 0);
+    int plain = is_plain(self, request, &left);
+    PyObject *frame = plain <= 0 ? NULL : request_frame(end->messages, end->connection, request, end->last_stream + 1, left);
     if (frame == NULL)
         return none_if_left(NULL);
     PyObject *stream = PyLong_FromUnsignedLongLong(end->last_stream + 1);
@@ -61,7 +94,7 @@ static PyObject *submit(ClientEnd *self, PyObject *const *arguments, Py_ssize_t 
         Py_CLEAR(call);
     } else {
         end->last_stream++;
-        if (PyDict_SetItem(end->table, stream, call) < 0)
+        if (enter(self, stream, call, left ? field(end->messages, REQUEST, request, Q_DEADLINE) : NULL) < 0)
             Py_CLEAR(call);
     }
     Py_XDECREF(stream);

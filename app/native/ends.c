@@ -185,6 +185,7 @@ static int name_attributes(void)
         {&end_names.closing, "closing"},
         {&end_names.draining, "draining"},
         {&end_names.close_if_drained, "_close_if_drained"},
+        {&end_names.add, "add"},
         {&end_names.remove, "remove"},
         {&end_names.report, "_report"},
         {&end_names.deliver, "_deliver"},

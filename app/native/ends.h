@@ -71,7 +71,7 @@ PyObject *caught(void);
 
 /* Names of attributes of the connection, and of what it gives to its end. */
 extern struct end_names {
-    PyObject *closing, *draining, *close_if_drained, *remove, *report, *deliver, *refuse, *apply_back_pressure, *submit;
+    PyObject *closing, *draining, *close_if_drained, *add, *remove, *report, *deliver, *refuse, *apply_back_pressure, *submit;
 } end_names;
 
 /* Answer a request with a model's name, version, outputs, the request's id and parameters; NULL with an error, or

@@ -8,7 +8,7 @@ the clock; nothing is done here.
 
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.observability.statistics import MovingMean
@@ -88,13 +88,6 @@ class Patience:
         return self._known
 
 
-class _Limit(NamedTuple):
-    """When (ns) a client stops to wait, and how that is known: the `reason` of the metric."""
-
-    at_ns: int
-    reason: str
-
-
 class Admission:
     """Decides about the requests of one model in one replica.
 
@@ -141,6 +134,16 @@ class Admission:
         infer = request.infer
         return bool(infer.deadline or (infer.timeout_us and self.heeds_timeouts))
 
+    @property
+    def lead_ns(self) -> float:
+        """Time from a batch's release to its end."""
+        return self.lead * self.execution_ns.value
+
+    def late_ns(self, request: QueuedRequest) -> int:
+        """Return the latest time (ns) at which the answer to a timed request may be expected."""
+        arrival_ns = request.arrival_ns
+        return int(arrival_ns + LATEST * (self._timed_ns(request) - arrival_ns))
+
     def wait_ns(self, ahead: int) -> int:
         """Return the expected wait in nanoseconds behind `ahead` queued requests, 0 when it is not known."""
         executions = ahead // max(self.batch.value, 1.0) + 0.5  # half of one is left of those in progress
@@ -154,32 +157,32 @@ class Admission:
             why = f"more than the {self._max_wait_ns / 1e9:.3g} s that it may be"
             return self._refuse(request, "max_queue", wait_ns, why)
         now = self.clock()
-        limit = self._limit(request, now)
-        if limit.at_ns and wait_ns + self.lead * self.execution_ns.value > SAFETY * (limit.at_ns - now):
-            return self._refuse_late(request, limit, wait_ns, now)
+        limit_ns = self._limit_ns(request, now)
+        if limit_ns and wait_ns + self.lead_ns > SAFETY * (limit_ns - now):
+            return self._refuse_late(request, limit_ns, wait_ns, now)
         return None
 
     def lateness(self, request: QueuedRequest, ahead: int) -> Failure | None:
         """Return why to drop a queued request, behind which `ahead` others wait; None to execute it."""
         # The last one is executed whatever is expected: or a wrong estimate would never be corrected.
-        lead_ns = self.lead * self.execution_ns.value
+        lead_ns = self.lead_ns
         if not (ahead and lead_ns):
             return None
         now = self.clock()
-        limit = self._limit(request, now)
+        limit_ns = self._limit_ns(request, now)
         arrival_ns = request.arrival_ns
-        if limit.at_ns and now + lead_ns > arrival_ns + LATEST * (limit.at_ns - arrival_ns):
-            return self._refuse_late(request, limit, self.wait_ns(ahead), now)
+        if limit_ns and now + lead_ns > arrival_ns + LATEST * (limit_ns - arrival_ns):
+            return self._refuse_late(request, limit_ns, self.wait_ns(ahead), now)
         return None
 
     def record_departure(self, request: QueuedRequest, answered: int) -> None:
         """Record that the client of a request has left; `answered` counts those that had an answer."""
         now = self.clock()
         waited_ns = now - request.arrival_ns
-        timed_ns = self._timed(request).at_ns
+        timed_ns = self._timed_ns(request)
         # The end of its own deadline tells nothing about others. Nor does a client that leaves sooner than it
         # could have had an answer from an empty queue: it would leave whoever else was refused.
-        soonest_ns = max(self.lead * self.execution_ns.value / SAFETY, _SHORTEST_NS)
+        soonest_ns = max(self.lead_ns / SAFETY, _SHORTEST_NS)
         at_deadline = timed_ns and waited_ns > SAFETY * (timed_ns - request.arrival_ns)
         if self._learns and waited_ns > soonest_ns and not at_deadline:
             self._patience.record_departure(waited_ns, answered, now)
@@ -189,34 +192,35 @@ class Admission:
         self.is_learned = learned
         self.limits_all = learned or self._max_wait_ns > 0
 
-    def _limit(self, request: QueuedRequest, now_ns: int) -> _Limit:
-        """Return when the client of a request is going to leave; `at_ns` is 0 when that is not known."""
-        timed = self._timed(request)
+    def _limit_ns(self, request: QueuedRequest, now_ns: int) -> int:
+        """Return when (ns) the client of a request is going to leave, 0 when that is not known."""
+        timed_ns = self._timed_ns(request)
+        if not self.is_learned:
+            return timed_ns
         patience_ns = self._patience.limit_ns(now_ns)
         self._know(patience_ns > 0)
         learned_ns = request.arrival_ns + patience_ns
-        if patience_ns and not 0 < timed.at_ns < learned_ns:
-            return _Limit(learned_ns, "patience")
-        return timed
+        return learned_ns if patience_ns and not 0 < timed_ns < learned_ns else timed_ns
 
-    def _timed(self, request: QueuedRequest) -> _Limit:
-        """Return the limit that a request itself says."""
+    def _timed_ns(self, request: QueuedRequest) -> int:
+        """Return the limit that a request itself says, 0 for none."""
         infer = request.infer
         at_ns = int(infer.deadline * 1e9)
         if infer.timeout_us and self.heeds_timeouts:
             timeout_ns = request.arrival_ns + infer.timeout_us * 1000
             at_ns = min(at_ns, timeout_ns) if at_ns else timeout_ns
-        return _Limit(at_ns, "deadline")
+        return at_ns
 
-    def _refuse_late(self, request: QueuedRequest, limit: _Limit, wait_ns: float, now_ns: int) -> Failure:
+    def _refuse_late(self, request: QueuedRequest, limit_ns: int, wait_ns: float, now_ns: int) -> Failure:
         """Refuse a request whose answer is expected too late."""
-        lead_s = self.lead * self.execution_ns.value / 1e9
-        given_s = (limit.at_ns - request.arrival_ns) / 1e9
-        if limit.at_ns == int(request.infer.deadline * 1e9) and lead_s > SAFETY * given_s:
+        lead_s = self.lead_ns / 1e9
+        given_s = (limit_ns - request.arrival_ns) / 1e9
+        if limit_ns == int(request.infer.deadline * 1e9) and lead_s > SAFETY * given_s:
             return self._expire(request, wait_ns, lead_s, given_s)
-        left_s = max(limit.at_ns - now_ns, 0) / 1e9
+        left_s = max(limit_ns - now_ns, 0) / 1e9
         why = f"and the execution then {lead_s:.3g} s, too long for the {left_s:.3g} s that are left"
-        return self._refuse(request, limit.reason, wait_ns, why)
+        reason = "deadline" if limit_ns == self._timed_ns(request) else "patience"
+        return self._refuse(request, reason, wait_ns, why)
 
     def _expire(self, request: QueuedRequest, wait_ns: float, lead_s: float, given_s: float) -> Failure:
         """Refuse a request that an idle model could not answer by its client's deadline either."""

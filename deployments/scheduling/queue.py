@@ -32,6 +32,7 @@ class QueueQuota:
         self.requests = 0
         self.nbytes = 0
         self.timed = 0
+        self._late_ns = 0  # until then no queued request is too late, of those that have a deadline
 
     @property
     def is_limited(self) -> bool:
@@ -62,8 +63,10 @@ class QueueQuota:
             raise queue_full(infer.id)
         self.nbytes = total
         self.requests = requests + 1
-        if infer.deadline or infer.timeout_us:
-            self.timed += self.admission.is_timed(request)
+        if (infer.deadline or infer.timeout_us) and self.admission.is_timed(request):
+            late_ns = self.admission.late_ns(request)
+            self._late_ns = min(self._late_ns, late_ns) if self.timed else late_ns
+            self.timed += 1
 
     def release(self, request: QueuedRequest) -> None:
         """Stop counting a request."""
@@ -159,7 +162,9 @@ class RequestQueue(QueueQuota):
             Whether any is left.
         """
         if self._cancelled or self.timed or self.admission.is_learned:
-            self._clear(count, self.admission.clock() / 1e9)
+            now = self.admission.clock()
+            if self._cancelled or self.admission.is_learned or now + self.admission.lead_ns >= self._late_ns:
+                self._clear(count, now / 1e9)
         return bool(self._entries)
 
     def _clear(self, count: int, now: float) -> None:

@@ -1,9 +1,11 @@
 """The compiled ends of a channel beside Python's: whatever arrives, both do the same."""
 
+import asyncio
 import gc
 import logging
 import struct
 import sys
+import time
 import weakref
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from app.core.failures import EXPIRED
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.transport.channel.handshake import Peer
 from app.transport.channel.server import ChannelServer, _ServerConnection
@@ -148,6 +151,39 @@ def test_small_messages_do_not_reach_python(monkeypatch: pytest.MonkeyPatch) -> 
     assert outstanding == 0 and [number for number, _ in responses_seen] == list(range(CALLS))
 
 
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_requests_say_how_long_they_may_take(plane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, wire = channel_ends.make_channel(plane)
+    encoded: list[Any] = []
+    if plane == "native":
+        monkeypatch.setattr(FrameEncoder, "request", lambda *arguments: encoded.append(arguments[-1]))
+    now, seen = time.monotonic(), list[Any]()
+    deadlines = (0.0, now + 1000, now - 1000, now + 6 * 86400)
+    calls = [
+        channel.submit(InferRequest("m", "", (), deadline=deadline), seen.append) for deadline in deadlines
+    ]
+    assert [bool(call.bucket) for call in calls] == [False, True, True, True]
+    assert encoded == []
+    await asyncio.sleep(0)
+    unlimited, seconds, past, days = left_us(wire.written)
+    assert unlimited == 0 and past == 1
+    assert 999e6 < seconds <= 1000e6 and 6 * 86399e6 < days <= 6 * 86400e6
+    await asyncio.sleep(channel.settings.deadline_grace + 0.1)
+    assert [answer.failure for answer in seen] == [EXPIRED]
+    assert channel.outstanding == 3
+    channel.connection_lost(None)
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_a_deadline_in_weeks_is_not_sent(plane: str) -> None:
+    channel, wire = channel_ends.make_channel(plane)
+    for deadline in (time.monotonic() + 8 * 86400, float("inf"), float("nan")):
+        channel.submit(InferRequest("m", "", (), deadline=deadline), print)
+    await asyncio.sleep(0)
+    assert left_us(wire.written) == [0, 0, 0]
+    channel.connection_lost(None)
+
+
 def test_connections_leave_nothing_behind() -> None:
     logging.disable(logging.ERROR)
     held = [
@@ -204,6 +240,16 @@ def test_arguments_are_checked() -> None:
         with pytest.raises((TypeError, ValueError)):
             end.take(*arguments)
     assert end.take(b"", 0, 0) == 0
+
+
+def left_us(written: bytes) -> list[int]:
+    """Return how long the requests among some frames may take, in microseconds; 0 for no limit."""
+    found: list[int] = []
+    while written:
+        kind, _, _, meta, _, _, left = struct.unpack_from("<BBHIQQQ", written)
+        found += [left] if kind == Kind.INFER else []
+        written = written[HEADER_SIZE + meta :]
+    return found
 
 
 def python_messages() -> Any:
