@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import hpack
 import msgspec
@@ -35,6 +36,7 @@ from app.transport.wire import compiled, control_messages, frames, messages
 from backends.registry.configuration import normalise, validate
 from tests.channel_ends import called, served
 from tests.fuzz.hostile import HOSTILE
+from tests.fuzz.json_planes import JSON
 from tests.fuzz.migrations import MIGRATIONS
 from tests.fuzz.openai_bodies import OPENAI
 from tests.fuzz.target import LIMIT, Target, cut
@@ -144,10 +146,14 @@ def http2_frames(data: bytes) -> None:
                 http2.read_long(frame.payload)
 
 
+@cache
+def _states() -> list[Any]:
+    return [planes.Side(plane, max_header_size=1 << 13).connection._state for plane in ("python", "auto")]
+
+
 def http2_headers(data: bytes) -> None:
     """Blocks of one connection, each behind two bytes with its length: both data planes say the same."""
-    sides = [planes.Side(plane, max_header_size=1 << 13) for plane in ("python", "auto")]
-    python, native = (side.connection._headers for side in sides)
+    python, native = (state.header_reader() for state in _states())
     while data:
         length, data = cut(data)
         block, data = data[:length], data[length:]
@@ -317,6 +323,7 @@ _FRAMES = (
 
 TARGETS: dict[str, Target] = {
     **HOSTILE,
+    **JSON,
     **MIGRATIONS,
     **OPENAI,
     "http_infer": Target(

@@ -10,6 +10,7 @@ import tracemalloc
 import pytest
 
 from tests.fuzz.dense import DENSE
+from tests.fuzz.mutation import mutate
 from tests.fuzz.target import LIMIT
 from tests.fuzz.targets import TARGETS
 
@@ -18,19 +19,7 @@ SECONDS = 5.0
 """For one input, on the slowest machine: these take microseconds."""
 MEMORY = 64 * LIMIT
 
-NUMBERS = (b"-1", b"0", b"9223372036854775808", b"1e999", b"NaN", b"null", b"\xff\xff\xff\xff", b"\x80" * 10)
 NESTED = (b"[" * 5000, b'{"a":' * 5000, b"input {" * 5000, b"(" * 5000, b"\x0a\x7f" * 5000)
-
-
-def mutate(seed: bytes, chance: random.Random) -> bytes:
-    data = bytearray(seed)
-    for _ in range(chance.randint(1, 4)):
-        start = chance.randint(0, len(data))
-        stop = min(len(data), start + chance.choice((0, 1, 4, 30)))
-        data[start:stop] = chance.choice(
-            (b"", chance.randbytes(2), chance.choice(NUMBERS), data[: chance.randint(0, 40)])
-        )
-    return bytes(data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
