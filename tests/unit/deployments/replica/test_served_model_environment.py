@@ -11,6 +11,7 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.statistics import CustomFamily, CustomSample
 from app.core.tensors import InferRequest, Tensor
+from deployments.replica.readiness import ReadinessWatch
 from tests import environments
 from tests.unit.backends.onnxruntime.test_backend import identity
 from tests.unit.deployments.served_model_bench import CONFIG, Bench, request
@@ -40,14 +41,20 @@ def test_python_model_executes_in_its_own_environment(bench: Bench) -> None:
     model = bench.load(CONFIG.replace("probe", "python"))
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
-    async def watch() -> None:
-        await model.instances.watch_readiness(told.put).start()
+    async def watch() -> ReadinessWatch:
+        watching = model.instances.watch_readiness(told.put)
+        await watching.start()
+        return watching
 
-    bench.plane.call(watch(), 30)
+    async def stop(watching: ReadinessWatch) -> None:
+        watching.stop()
+
+    watching = bench.plane.call(watch(), 30)
     answer, _ = bench.submit(request("a"))
     assert answer.result(30).failure is None
     assert bench.report().custom == [CustomFamily("seen", "", "counter", [CustomSample({}, 1.0, 0, [], [])])]
     assert told.get(timeout=30) is False  # the model said no after its first request
+    bench.plane.call(stop(watching), 30)
     model.close(timeout=30)
     bench.model = None
 
