@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
 
 from app.access.audit import Audit
 from app.access.token_watch import TokenWatch
@@ -11,12 +12,14 @@ from app.core.observability.live_settings import LiveSettings
 from app.core.observability.statistics import CustomFamily
 from app.core.observability.trace_settings import TraceSettings
 from app.dispatch.router import Router
+from app.ingress.access.caller import GRANT
 from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.fronts import Front, Parts, open_fronts
 from app.ingress.metrics.ingress_families import FrontReading, IngressReading
 from app.ingress.metrics.machine import Machine
 from app.ingress.metrics.page import render
+from app.ingress.metrics.tape_families import TapeReading
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import Repository, RoutedInferenceService
 from app.ingress.service.use_reports import UseReports
@@ -29,6 +32,9 @@ from app.routing.targets import Tap
 from app.routing.waiting_room import Demand, WaitingLimits
 from app.settings.settings import ServerSettings
 from app.transport.memory.client_regions import use_mappings
+
+if TYPE_CHECKING:
+    from app.tape.assembly import Tape
 
 
 def make_router(
@@ -53,6 +59,26 @@ def make_router(
     )
 
 
+def make_tape(settings: ServerSettings, secret: bytes) -> "Tape | None":
+    """Start what records requests of clients, whose `tap` is for `make_router`; None without `--tape`.
+
+    Args:
+        settings: of the server.
+        secret: the same in all ingresses of the server.
+    """
+    if not settings.tape.directory:
+        return None
+    from app.tape.assembly import open_tape
+
+    return open_tape(settings.tape, secret, _token if settings.access.tokens_file else str)
+
+
+def _token() -> str:
+    """Return the name of the client's token; "" for none."""
+    grant = GRANT.get()
+    return "" if grant is None else grant.name
+
+
 def make_service(
     settings: ServerSettings, router: Router, repository: Repository, regions: str
 ) -> RoutedInferenceService:
@@ -69,6 +95,7 @@ class Serving:
         service: answers the requests.
         configure: sends a change of live settings to the repository manager.
         suffix: the end of trace file names.
+        tape: records requests; None for none.
 
     Attributes:
         observer: traces and logs requests.
@@ -82,8 +109,9 @@ class Serving:
         service: RoutedInferenceService,
         configure: Configure | None = None,
         suffix: str = "",
+        tape: "Tape | None" = None,
     ) -> None:
-        self._settings = settings
+        self._settings, self._tape = settings, tape
         self._service = service
         live = LiveSettings(settings.log, TraceSettings(settings.trace))
         self.observer = Observer(live, configure, suffix)
@@ -146,14 +174,16 @@ class Serving:
         tokens = None if guard is None or guard.grants is None else guard.grants.counted
         used = {"http": self._settings.http.certificates, "grpc": self._settings.grpc.certificates}
         # Of the files as they are now: a front reads its certificate once, when it starts.
+        tape = self._tape
         certificates = {front: files.expires_at() for front, files in used.items() if files is not None}
 
         def read() -> IngressReading:
             fronts = {front.name: FrontReading(front.connections, front.refusals) for front in self.fronts}
             figures = None if use is None else use.figures
             texts = self._generation if self._settings.openai.enabled else None
+            recorded = None if tape is None else TapeReading(tape.counts, tape.lag_s)
             return IngressReading(
-                send_buffers, fronts, certificates, tokens, self._service.waiting, figures, texts
+                send_buffers, fronts, certificates, tokens, self._service.waiting, figures, texts, recorded
             )
 
         return read

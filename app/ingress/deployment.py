@@ -18,7 +18,7 @@ from app.core.files.private_files import socket_root
 from app.core.inference import Cancel, Sink
 from app.core.observability.log import configure_logging
 from app.core.tensors import InferRequest
-from app.ingress.assembly import Serving, make_router, make_service
+from app.ingress.assembly import Serving, make_router, make_service, make_tape
 from app.ingress.client_memory.region_files import region_directory
 from app.ingress.cluster_report import ClusterReport
 from app.ingress.exit_report import ExitReport
@@ -126,18 +126,21 @@ class Ingress:
             await self._service.peers.close()
         await self._router.close(1.0)
         await self._serving.close()
+        if self._tape is not None:
+            await asyncio.to_thread(self._tape.close)
         self._service.shared_memory.close()
 
     async def _start(self) -> None:
         settings = self._settings
         pools = Pools(self._node_id, self._key, settings.cluster.transport)
-        self._router = router = make_router(settings, pools, self._manager.demand)
+        self._tape = make_tape(settings, self._key)
+        tap = None if self._tape is None else self._tape.tap
+        self._router = router = make_router(settings, pools, self._manager.demand, tap)
         use = UseReports(router, self._manager) if settings.residency.memory_bytes else None
         self._service = make_service(settings, router, self._manager, region_directory(self._key))
         alone = settings.ingress.replicas == 1
-        self._serving = Serving(
-            settings, self._service, self._manager.configure, "" if alone else f".{os.getpid()}"
-        )
+        suffix = "" if alone else f".{os.getpid()}"
+        self._serving = Serving(settings, self._service, self._manager.configure, suffix, self._tape)
         if not alone:
             await self._open_peers()
         self._routing = asyncio.Event()

@@ -19,6 +19,7 @@ from app.core.inference import Target
 from app.core.observability.live_settings import LiveSettings
 from app.core.rollout.split import Split
 from app.core.sequences import keeps_sequences
+from app.core.tape.spec import TapeSpec
 from app.routing.refusals import RETRY_S, no_version, not_ready, unknown, unknown_text
 from app.routing.scale import Scale
 
@@ -63,6 +64,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
     output to its class labels. `makes_calls` says that its replicas may call other models. `scale` is that of
     a model with `max_replicas`. `ready_at` is when it became READY, in seconds since the epoch; 0 if unknown.
+    `tape` is what the model's `tape.yaml` says.
 
     `split` and `rival` are not published: the entry that `RoutingTable.resolve` returns for no version of a
     model in a rollout has them. It is the stable version's, and the candidate may answer instead.
@@ -81,6 +83,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     scale: Scale | None = None
     ready_at: float = 0.0
     text: TextFacts = TextFacts()
+    tape: TapeSpec | None = None
     split: Split | None = None
     rival: "VersionEntry | None" = None
 

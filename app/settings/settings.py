@@ -21,6 +21,7 @@ from app.settings.flag.flags import NEREID, Flag, Section, table
 from app.settings.fronts import MIB, GrpcSettings, HttpSettings
 from app.settings.openai import OpenAISettings
 from app.settings.residency import ResidencySettings
+from app.settings.tape import TapeSettings
 
 
 class GeneralSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,6 +337,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cluster: A[ClusterSettings, Section(NEREID)] = ClusterSettings()
     model_store: A[ModelStoreSettings, Section(NEREID)] = ModelStoreSettings()
     residency: A[ResidencySettings, Section(NEREID)] = ResidencySettings()
+    tape: A[TapeSettings, Section(NEREID)] = TapeSettings()
 
     warnings: tuple[str, ...] = ()
     """Messages for the user about flags given; not a setting."""

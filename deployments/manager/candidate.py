@@ -13,6 +13,7 @@ from app.core.config.validation import validate_instances
 from app.core.config.version_policy import absent_versions
 from app.core.observability.log import LogConfig
 from app.core.rollout.spec import RolloutSpec
+from app.core.tape.spec import TapeSpec
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from backends.registry.configuration import normalise
 from deployments.manager.ensembles import is_ensemble
@@ -75,6 +76,7 @@ class Candidate(NamedTuple):
         template: the spec of every version, without version, application and fingerprint.
         rollout: the policy by which a new version takes over; None for at once.
         stable: the version that stays as it runs, because of a rollout; None for none.
+        tape: what of its requests is recorded; None where no file says that.
         percents: of the requests that a version is to get when it has loaded; others get all of them.
     """
 
@@ -83,6 +85,7 @@ class Candidate(NamedTuple):
     versions: tuple[int, ...]
     template: ModelSpec
     rollout: RolloutSpec | None = None
+    tape: TapeSpec | None = None
     stable: int | None = None
     percents: Mapping[int, float] = {}
 

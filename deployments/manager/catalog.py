@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from app.core.config.version_policy import require_versions, served_versions
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, not_found
 from app.core.files.private_files import private_root, socket_root
 from app.core.identifiers import name_of, namespace_of
+from app.core.tape.spec import TapeSpec
 from app.settings.settings import ServerSettings
 from deployments.manager.candidate import Candidate
 from deployments.model_store import layout, model_files
@@ -24,6 +26,7 @@ from deployments.model_store.layout import ModelEntry
 from deployments.model_store.mirror import Mirrors, copies_directory
 from deployments.model_store.model_check import versions_of
 from deployments.model_store.overrides import Bundle
+from deployments.model_store.policy_files import read_tape_spec
 from deployments.model_store.registered import RegisteredModels
 from deployments.rollout.policy import read_policy
 from deployments.spec import Backends, Limits, Metrics, ModelSpec, Placement, ReplicaSettings
@@ -199,10 +202,19 @@ class Catalog:
             override = self.overrides.current(entry.identifier, fingerprint(entry))
         try:
             config = self._configuration(entry, override)
-            policy = read_policy(entry)
+            policy, tape = read_policy(entry), read_tape_spec(entry)
         except InferError as error:
             raise poll_failure(name, InferError(error.code, self._mirrors.shown(error.message))) from error
-        return self._candidate(entry, config, override or "", bundle)._replace(rollout=policy)
+        return self._candidate(entry, config, override or "", bundle)._replace(rollout=policy, tape=tape)
+
+    def tapes(self, on_disk: Iterable[ModelEntry]) -> dict[str, TapeSpec]:
+        """Return what of the requests of models is recorded, by identifier; a file in error says nothing."""
+        found = {}
+        for entry in on_disk:
+            with suppress(InferError):  # its next load tells
+                if (spec := read_tape_spec(entry)) is not None:
+                    found[entry.identifier] = spec
+        return found
 
     def _entries(self, model: str) -> list[ModelEntry]:
         """Find the models that an identifier refers to."""

@@ -1,5 +1,8 @@
 """The state of every model version, of which routing tables are made."""
 
+import msgspec
+
+from app.core.tape.spec import TapeSpec
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from deployments.manager import load_messages
 from deployments.manager.ensembles import effective
@@ -12,16 +15,31 @@ class Entries:
     Attributes:
         entries: by model and version.
         loaded: the specs of the deployed versions, by application.
+        tapes: what of the requests of models is recorded, by model.
     """
 
     def __init__(self) -> None:
         self.entries: dict[str, dict[int, VersionEntry]] = {}
         self.loaded: dict[str, ModelSpec] = {}
+        self.tapes: dict[str, TapeSpec] = {}
 
     @property
     def effective(self) -> tuple[VersionEntry, ...]:
         """All entries, with each ensemble in the state that the models it calls allow."""
-        return effective(self.entries)
+        entries, tapes = effective(self.entries), self.tapes
+        return tuple([self._taped(e) for e in entries]) if tapes else entries
+
+    def _taped(self, entry: VersionEntry) -> VersionEntry:
+        """Return an entry as it is published: with what is recorded of its requests."""
+        tape = self.tapes.get(entry.name)
+        return entry if tape is None else msgspec.structs.replace(entry, tape=tape)
+
+    def note_tape(self, name: str, tape: TapeSpec | None) -> None:
+        """Note what of a model's requests is recorded from the next table on; None for the server's way."""
+        if tape is None:
+            self.tapes.pop(name, None)
+        else:
+            self.tapes[name] = tape
 
     def versions(self, name: str) -> list[VersionEntry]:
         """Return the entries of a model."""

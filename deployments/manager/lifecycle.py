@@ -148,6 +148,7 @@ class Lifecycle(Entries):
             # Read under the lock: the last of several loads never applies an older configuration.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             candidate = await self._select(candidate, begin)
+            self.note_tape(name, candidate.tape)
             rollout = self.rollouts.loading(name, candidate.versions)
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
             carry_out = self._start_ensemble if is_ensemble(candidate.config) else self._start

@@ -64,11 +64,11 @@ async def recover(
         await catalog.overrides.keep(description.spec)
         lifecycle.serve(description)
     silent = [base for base, each in found.items() if each.silent]
-    lost: set[str] = set()
-    rollouts: list[Routed] = []
+    lost, rollouts = set[str](), list[Routed]()
     if lifecycle.entries or silent:
         on_disk = await asyncio.to_thread(_on_disk, catalog)
         lost = _identifiers(on_disk, silent)
+        lifecycle.tapes |= await asyncio.to_thread(catalog.tapes, on_disk.values())
         routed = await applications.routed_ensembles(*ingress)
         for entry in await asyncio.to_thread(lifecycle.ensembles.adopted, on_disk.values(), routed):
             lifecycle.set_entry(entry)

@@ -8,7 +8,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import Final
 
-from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, ROLLOUT_FILE, ModelEntry
+from deployments.model_store.layout import CONFIG_FILE, CONFIGS_DIRECTORY, POLICY_FILES, ModelEntry
 
 MOST_READ: Final = 64 << 30
 """Bytes of a version whose content is read: a minute or two for this."""
@@ -41,7 +41,7 @@ def version_content(entry: ModelEntry, version: int) -> str:
         return ""
     digest = blake2b(digest_size=16)
     try:
-        for path, _, size in sorted(each for each in files if each[0] != ROLLOUT_FILE):
+        for path, _, size in sorted(each for each in files if each[0] not in POLICY_FILES):
             digest.update(f"{path}\0{size}\n".encode("utf-8", "surrogateescape"))
             with open(entry.directory / path, "rb") as file:
                 while block := file.read(_BLOCK):
@@ -67,7 +67,7 @@ def version_digest(files: Iterable[tuple[str, int, int]], version: int, versions
 
 def is_config(path: str) -> bool:
     """Return whether a path, relative to the model's directory, is that of a configuration or a policy."""
-    return path in (CONFIG_FILE, ROLLOUT_FILE) or path.startswith(CONFIGS_DIRECTORY + "/")
+    return path in (CONFIG_FILE, *POLICY_FILES) or path.startswith(CONFIGS_DIRECTORY + "/")
 
 
 def _digest(files: Iterator[tuple[str, int, int]]) -> str:

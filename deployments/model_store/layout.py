@@ -1,6 +1,7 @@
 """Finds the models and versions of a model repository on a local path.
 
-`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [rollout.yaml] [labels] <version>/<model file>`.
+`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [rollout.yaml] [tape.yaml] [labels]
+<version>/<model file>`.
 Nothing is cached or written. Directories are opened as they are given: links may lead anywhere.
 """
 
@@ -18,6 +19,10 @@ CONFIG_FILE: Final = "config.pbtxt"
 CONFIGS_DIRECTORY: Final = "configs"
 ROLLOUT_FILE: Final = "rollout.yaml"
 """The policy by which a new version of the model takes over."""
+TAPE_FILE: Final = "tape.yaml"
+"""What of the model's requests is recorded."""
+POLICY_FILES: Final = (ROLLOUT_FILE, TAPE_FILE)
+"""What no version is made of."""
 
 _INT64_MAX: Final = (1 << 63) - 1
 _NOT_VERSIONS: Final = frozenset({"warmup", "initial_state", CONFIGS_DIRECTORY})

@@ -6,13 +6,11 @@ from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
-import yaml
 
-from app.core.config.text import MAX_CONFIG_BYTES
 from app.core.errors import InferError, invalid_arg
 from app.core.rollout.spec import RolloutSpec
 from deployments.model_store.layout import ROLLOUT_FILE, ModelEntry
-from deployments.model_store.model_files import read_text
+from deployments.model_store.policy_files import parse_yaml, read_policy_file
 
 _PLACE: Final = re.compile(r"(?P<why>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
 
@@ -24,7 +22,8 @@ def read_policy(entry: ModelEntry) -> RolloutSpec | None:
         InferError: INVALID_ARG or INTERNAL with the reason.
     """
     path = entry.directory / ROLLOUT_FILE
-    return parse_policy(read_text(entry, path, MAX_CONFIG_BYTES), str(path)) if path.exists() else None
+    text = read_policy_file(entry, path)
+    return None if text is None else parse_policy(text, str(path))
 
 
 def parse_policy(text: str, source: str = ROLLOUT_FILE) -> RolloutSpec:
@@ -37,10 +36,7 @@ def parse_policy(text: str, source: str = ROLLOUT_FILE) -> RolloutSpec:
     Raises:
         InferError: INVALID_ARG with source, field and reason.
     """
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise invalid_arg(f"{source}: not YAML: {' '.join(str(error).split())}") from None
+    fields = parse_yaml(text, source)
     return _checked({} if fields is None else fields, source)
 
 

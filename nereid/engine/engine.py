@@ -13,6 +13,7 @@ model, rollouts, and models on demand; a crash of a model is one of the process.
 Every public method may be called from any thread but the engine's own, which answers the requests.
 """
 
+import asyncio
 import logging
 import os
 import secrets
@@ -36,7 +37,7 @@ from app.core.tensors import (
     RequestedOutput,
     SequenceId,
 )
-from app.ingress.assembly import make_router, make_service
+from app.ingress.assembly import make_router, make_service, make_tape
 from app.routing.handle_calls import Arrays, arrays
 from app.routing.manager_client import ManagerClient
 from app.routing.table import RoutingTable, VersionEntry
@@ -65,7 +66,7 @@ class Engine:
         settings: as of a server; those of its cluster and its fronts are not used.
         lends_loop: threads that wait for a response do the engine's work while its own thread is idle.
             Fronts, and calls that do not wait, are faster without.
-        tap: sees every request and its answer.
+        tap: sees every request and its answer, instead of the tape of the settings.
 
     Attributes:
         settings: these settings.
@@ -73,11 +74,13 @@ class Engine:
         service: the interface under the fronts; used on the thread's loop.
         repository: loads and unloads; used on the thread's loop.
         connection: for calls between models.
+        tape: records requests; None without `--tape`.
     """
 
     def __init__(self, settings: ServerSettings, lends_loop: bool = True, tap: Tap | None = None) -> None:
         self.settings = settings
-        self._tap = tap
+        self.tape = None if tap is not None else make_tape(settings, secrets.token_bytes(32))
+        self._tap = tap if self.tape is None else self.tape.tap
         self.plane = LoopThread("engine", borrowable=lends_loop)
         self._waiting = Waiting()
         self.plane.call(self._compose())
@@ -142,6 +145,8 @@ class Engine:
         await self.repository.close()
         await self._router.close(1.0)
         self.service.shared_memory.close()
+        if self.tape is not None:
+            await asyncio.to_thread(self.tape.close)
 
     def __enter__(self) -> "Engine":
         return self

@@ -41,7 +41,10 @@ class Fronts:
 
     async def _start(self) -> None:
         repository = self._engine.repository
-        self._serving = serving = Serving(self._settings, self._engine.service, repository.configure)
+        engine = self._engine
+        self._serving = serving = Serving(
+            self._settings, engine.service, repository.configure, tape=engine.tape
+        )
         repository.observers.append(serving.observer)
         await serving.open(custom=process_metrics)
 

@@ -22,6 +22,7 @@ app.core.installed:
 app.core.observability: app.core app.core.installed
 app.core.rollout: app.core.installed
 app.core.system:
+app.core.tape: app.core nereid_client.tape
 app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
 app.ensemble: app.cache app.core app.core.config app.core.observability app.native app.routing app.transport
     app.transport.memory app.transport.wire
@@ -29,7 +30,7 @@ app.ingress: app.access app.cache app.core app.core.files app.core.observability
     app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc
     app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest app.ingress.service
     app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve app.rollout app.routing
-    app.settings app.transport.loops app.transport.memory
+    app.settings app.tape app.transport.loops app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory
@@ -46,12 +47,12 @@ app.ingress.http2: app.core app.ingress.net app.native app.protocol app.protocol
     app.transport.memory
 app.ingress.metrics: app.access app.core app.core.installed app.core.observability app.core.rollout
     app.core.system app.ingress.access app.ingress.http1 app.ingress.net app.ingress.service
-    app.protocol.http app.rollout app.routing app.settings
+    app.protocol.http app.rollout app.routing app.settings app.tape
 app.ingress.net: app.core app.core.system app.protocol.grpc
 app.ingress.openai: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.compatible app.ingress.http1 app.ingress.metrics app.ingress.rest app.ingress.service
-    app.protocol.http app.protocol.openai app.protocol.openai.texts app.protocol.openai.tools
-    app.routing app.settings
+    app.protocol.http app.protocol.openai app.protocol.openai.texts app.protocol.openai.tools app.routing
+    app.settings
 app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
     app.native app.protocol app.protocol.http app.routing app.settings
@@ -76,12 +77,14 @@ app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_ad
 app.ray_adapter.local: app.core.files app.core.system
 app.ray_adapter.serve: app.core
 app.rollout: app.core app.core.config app.core.rollout app.routing
-app.routing: app.core app.core.config app.core.observability app.core.rollout app.core.system
+app.routing: app.core app.core.config app.core.observability app.core.rollout app.core.system app.core.tape
     app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
     app.transport.memory
 app.settings: app.core app.core.config app.core.files app.core.installed app.core.observability
     app.core.system app.native app.protocol app.settings.flag app.transport
 app.settings.flag: app.access app.core.installed app.core.observability app.protocol
+app.tape: app.core app.core.files app.core.tape app.routing app.settings app.transport.memory
+    nereid_client.tape
 app.transport:
 app.transport.channel: app.core app.core.files app.core.system app.transport app.transport.loops
     app.transport.memory app.transport.wire
@@ -128,16 +131,16 @@ deployments.event_loop_execution: app.transport.loops backends
 deployments.execution: app.core app.core.config app.core.files app.core.observability app.core.system
     app.transport.loops backends deployments.event_loop_execution deployments.rate_limiting
 deployments.manager: app.core app.core.config app.core.files app.core.observability app.core.rollout
-    app.core.system app.ray_adapter app.ray_adapter.serve app.routing app.settings backends.registry
-    deployments deployments.manager.serve deployments.model_store deployments.residency deployments.rollout
-    deployments.rollout.judging deployments.rollout.storage deployments.scaling
+    app.core.system app.core.tape app.ray_adapter app.ray_adapter.serve app.routing app.settings
+    backends.registry deployments deployments.manager.serve deployments.model_store deployments.residency
+    deployments.rollout deployments.rollout.judging deployments.rollout.storage deployments.scaling
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
     app.transport app.transport.channel deployments
 deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
     app.ray_adapter.local app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
     deployments deployments.bls deployments.execution deployments.replica deployments.scheduling.dynamic
-deployments.model_store: app.core app.core.config app.core.files app.settings backends backends.registry
-    deployments
+deployments.model_store: app.core app.core.config app.core.files app.core.tape app.settings backends
+    backends.registry deployments
 deployments.rate_limiting: app.core app.core.config app.core.files
 deployments.replica: app.cache app.core app.core.config app.core.files app.core.installed
     app.core.observability app.core.rollout app.core.system app.native app.ray_adapter.serve app.transport

@@ -21,6 +21,7 @@ from app.core.residency import ResidencyReport
 from app.ingress.metrics.family import Family, Labels, S, gauge, read_families, value
 from app.ingress.metrics.generation_families import GENERATION
 from app.ingress.metrics.residency_families import RESIDENCY, WAITING
+from app.ingress.metrics.tape_families import TAPE, TapeReading
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.routing.waiting_room import WaitingCounts
 
@@ -45,6 +46,7 @@ class IngressReading(NamedTuple):
         waiting: what waits for a replica.
         residency: the manager's figures of models on demand; None where all are loaded.
         generation: figures of texts; None where OpenAI's API is not served.
+        tape: what is recorded; None without `--tape`.
     """
 
     send_buffers: SendBufferLimit
@@ -54,6 +56,7 @@ class IngressReading(NamedTuple):
     waiting: WaitingCounts = WaitingCounts()
     residency: ResidencyReport | None = None
     generation: Mapping[Operation, Generated] | None = None
+    tape: TapeReading | None = None
 
 
 def _by_outcome(name: str, labels: Labels, source: Outcomes) -> Iterator[Sample]:
@@ -166,6 +169,8 @@ def ingress_families(reading: IngressReading, config: MetricsConfig) -> Iterator
     if reading.generation is not None:
         figures = [(operation._asdict(), found) for operation, found in reading.generation.items()]
         yield from read_families(GENERATION, figures, config)
+    if reading.tape is not None:
+        yield from read_families(TAPE, [({}, reading.tape)], config)
     if reading.tokens is not None:
         yield from read_families(CALLERS, _labelled("token", reading.tokens), config)
 

@@ -99,7 +99,7 @@ def read_inputs(request: InferRequest) -> InferRequest:
         raise invalid_arg(f"{size} bytes of inputs in shared memory are more than {MAX_INPUT_BYTES}")
     inputs = tuple(
         [
-            Tensor(tensor.name, tensor.datatype, tensor.shape, _read(tensor.data))
+            Tensor(tensor.name, tensor.datatype, tensor.shape, read_slice(tensor.data))
             if type(tensor.data) is RegionSlice
             else tensor
             for tensor in request.inputs
@@ -137,7 +137,12 @@ def with_inlined_regions(request: InferRequest, sink: Sink) -> tuple[InferReques
     return sent, lambda response: sink(write_outputs(request, response))
 
 
-def _read(place: RegionSlice) -> Buffer:
+def read_slice(place: RegionSlice) -> Buffer:
+    """Return a copy of a part of a client's memory.
+
+    Raises:
+        InferError: INVALID_ARG when the region has become shorter than registered, INTERNAL when it is gone.
+    """
     if not place.nbytes:
         return b""
     if place.handle:

@@ -13,13 +13,17 @@ KEPT: Final = "kept"
 SIZE: Final = "size"
 """That of a tensor of which only the size was recorded, as of texts that nobody has named."""
 HASH: Final = "hash"
-"""That of a tensor the keyed hashes of whose elements were recorded, 16 bytes each."""
+"""That of a tensor of which hashes were recorded, 16 bytes: of each element of BYTES, else of all numbers."""
 OMITTED: Final = "omitted"
 """That of a tensor that could not be recorded: too large, or in a GPU's memory."""
 
 REDACTED: Final = "redacted"
 TRUNCATED: Final = "truncated"
 CANCELLED: Final = "cancelled"
+PARAMETERS: Final = "parameters"
+"""The flag of a row that lacks parameters of the request."""
+NO_REPLAY: Final = "no-replay"
+"""That of a row of a model with side effects (`replay: never`)."""
 
 Value = bool | int | float | str
 ParameterTypes = dict[str, Value]
@@ -128,7 +132,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         reason: why it was recorded: `rate` (chosen at random), `sequence` (chosen with all of its sequence),
             `error` or `slow`.
         probability: with which it was recorded; a row stands for 1 / probability such requests.
-        flags: `redacted`, `truncated`, `omitted`, `cancelled`.
+        flags: of `redacted`, `truncated`, `omitted`, `cancelled`, `parameters` and `no-replay`.
     """
 
     arrived_ns: int
@@ -164,9 +168,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         for tensor in self.inputs:
             if tensor.state != KEPT:
                 return f"input '{tensor.name}' was not kept ({tensor.state})"
-        if "no-replay" in self.flags:
+        if NO_REPLAY in self.flags:
             return "the model's tape.yaml says `replay: never`"
-        return "a parameter was not kept" if "parameters" in self.flags else ""
+        return "a parameter was not kept" if PARAMETERS in self.flags else ""
 
     @property
     def replayable(self) -> bool:

@@ -4,6 +4,7 @@ A sealed one ends with a summary, and the byte at which that begins (8 bytes), s
 the rows to know what there is.
 """
 
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -237,8 +238,15 @@ def seal(path: Path, counted: Counted) -> Path:
         OSError: it cannot be written; it is still an open one then.
     """
     with open(path, "r+b", buffering=0) as file:
-        at = file.seek(0, os.SEEK_END) or file.write(MAGIC)
-        os.writev(file.fileno(), encode_summary(counted, at))
+        end = file.seek(0, os.SEEK_END)
+        at = end or len(MAGIC)
+        summary = b"".join([*([] if end else [MAGIC]), *encode_summary(counted, at)])
+        try:
+            if file.write(summary) < len(summary):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+        except OSError:
+            file.truncate(end)
+            raise
     sealed = path.with_suffix(SEALED)
     os.rename(path, sealed)
     return sealed
