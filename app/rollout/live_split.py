@@ -207,9 +207,9 @@ class LiveSplit:
         sink(response)
         answered = response.final and response.failure is None
         if answered and self._mirror is not None and self._candidate is not None:
-            limit, expected = self.split.max_difference, Expected.of(answer, response)
+            rules, expected = self.split.comparison, Expected.of(answer, response)
             hang_s = self.flights.hang_s
-            self._mirror.repeat(request, expected, self._candidate, self.send, self._tally, limit, hang_s)
+            self._mirror.repeat(request, expected, self._candidate, self.send, self._tally, rules, hang_s)
 
     def _submit_sequence(self, draws: bool, request: InferRequest, sink: Sink) -> Call:
         """Ask the drawn version's replicas for the sequence first, then the other's."""

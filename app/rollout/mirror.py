@@ -12,9 +12,10 @@ from app.core.errors import Failure, FailureReason, InferError, internal
 from app.core.inference import Call, Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.rollout.answer import Answer
-from app.rollout.comparison import Comparison
 from app.rollout.tally import StepTally
 from app.routing.table import VersionEntry
+from nereid_client.comparison.compare import Compared, compare
+from nereid_client.comparison.rules import ComparisonRules
 
 MAX_UNDER_WAY: Final = 64
 _FEWEST: Final = 4
@@ -62,7 +63,7 @@ class Mirror:
         candidate: VersionEntry,
         send: Callable[[VersionEntry, InferRequest, Sink], Call],
         tally: StepTally,
-        limit: float,
+        rules: ComparisonRules,
         seconds: float = _TIME_S,
     ) -> None:
         """Repeat a request and compare the response; count it in `tally`.
@@ -73,7 +74,7 @@ class Mirror:
             candidate: the version to send it to.
             send: sends it.
             tally: of the step that the rollout is in.
-            limit: the difference from which outputs are counted as differing.
+            rules: what the outputs may differ by.
             seconds: after which a request has failed that is not answered.
         """
         at = candidate.application
@@ -87,7 +88,7 @@ class Mirror:
         self._bytes += nbytes
         repeated = _mirrored(request, candidate, seconds)
         ended = partial(self._ended, at, nbytes)
-        mirrored = _Mirrored(candidate, expected, Answer(repeated), tally, limit, ended)
+        mirrored = _Mirrored(candidate, expected, Answer(repeated), tally, rules, ended)
         try:
             send(candidate, repeated, mirrored.receive)
         except InferError as error:
@@ -128,14 +129,14 @@ class _Mirrored:
         expected: Expected,
         answer: Answer,
         tally: StepTally,
-        limit: float,
+        rules: ComparisonRules,
         ended: Callable[[bool], None],
     ) -> None:
         self._candidate = candidate
         self._expected = expected
         self._answer = answer
         self._tally = tally
-        self._limit = limit
+        self._rules = rules
         self._ended = ended
         self._begun = monotonic()
 
@@ -153,16 +154,12 @@ class _Mirrored:
         if failure is not None:
             self.fail(failure)
             return
-        compare = partial(Comparison.of, self._expected.outputs, self._answer.outputs(response))
+        both = self._expected.outputs, self._answer.outputs(response)
         if sum(len(tensor.data) for tensor in self._expected.outputs) > _HEAVY:
-            asyncio.get_running_loop().run_in_executor(None, compare).add_done_callback(self._on_compared)
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(None, compare, self._rules, *both).add_done_callback(self._on_compared)
             return
-        try:
-            found = compare()
-        except (ValueError, InferError) as error:  # tensors that do not fit their shape
-            self.fail(Failure.from_exception(error))
-        else:
-            self._record(found)
+        self._record(compare(self._rules, *both))
 
     def fail(self, failure: Failure) -> None:
         """Count a failure of the candidate; what its own queue refuses at once says nothing of it."""
@@ -174,16 +171,17 @@ class _Mirrored:
             self._tally.outcomes.candidate.add_reason(failure.message)
         self._ended(self._is_prompt and not refused)
 
-    def _on_compared(self, compared: "asyncio.Future[Comparison]") -> None:
+    def _on_compared(self, compared: "asyncio.Future[Compared]") -> None:
         if compared.cancelled() or compared.exception() is not None:
             self.fail(internal("its outputs could not be compared").failure)
         else:
             self._record(compared.result())
 
-    def _record(self, found: Comparison) -> None:
+    def _record(self, found: Compared) -> None:
         outcomes = self._tally.outcomes.mirror
         outcomes.compared += 1
-        outcomes.differing += found.difference > self._limit
-        outcomes.disagreeing += not found.agrees
-        outcomes.max_difference = max(outcomes.max_difference, found.difference)
+        outcomes.differing += found.differs
+        outcomes.disagreeing += found.disagrees
+        outcomes.near_ties += found.near_tie
+        outcomes.max_difference = max(outcomes.max_difference, found.absolute)
         self._ended(self._is_prompt)

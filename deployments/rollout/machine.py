@@ -15,6 +15,7 @@ from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.split import WHOLE
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus, Verdict
 from deployments.rollout.judging.intervals import UNSEEN, Intervals
+from nereid_client.comparison.rules import ComparisonRules
 
 NEREID: Final = PROGRAM
 """Who changed a rollout when no person did."""
@@ -357,6 +358,12 @@ def rules(record: Record) -> JudgeRules:
     if promoted(record) and not status.spec.holdback:
         return msgspec.structs.replace(status.spec.judge, latency=None, compute=None)
     return status.spec.judge
+
+
+def comparison(record: Record) -> ComparisonRules:
+    """Return what mirrored outputs may differ by."""
+    given = record.status.spec.judge.output or ComparisonRules()
+    return ComparisonRules(given.outputs, given.margin, given.min_agreement)
 
 
 def weight(record: Record) -> int:

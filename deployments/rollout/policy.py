@@ -14,6 +14,11 @@ from deployments.model_store.policy_files import parse_yaml, read_policy_file
 
 _PLACE: Final = re.compile(r"(?P<why>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
 
+_GONE: Final = (
+    "this measure, relative to values near 0, is gone: give each output its tolerances, as "
+    "'outputs: {NAME: {atol: 0.01, rtol: 0.05}}' (the name * stands for all others), and min_agreement"
+)
+
 
 def read_policy(entry: ModelEntry) -> RolloutSpec | None:
     """Read the policy of a model; None without one.
@@ -64,6 +69,9 @@ def _checked(fields: Any, source: str) -> RolloutSpec:
         policy = msgspec.convert(fields, RolloutSpec)
     except msgspec.ValidationError as error:
         raise _fault(source, str(error)) from None
+    output = policy.judge.output
+    if output is not None and output.max_difference is not None:
+        raise invalid_arg(f"{source}: judge.output.max_difference: {_GONE}")
     for before, after in pairwise(policy.steps):
         if after <= before:
             raise invalid_arg(f"{source}: steps: {after:g} follows {before:g}, but steps must rise")

@@ -392,7 +392,7 @@ def split_of(record: Record) -> Split:
         match=spec.match if given else (),
         stable_on_error=spec.on_error == "stable",
         state=status.state.value,
-        max_difference=spec.judge.output.max_difference or 0.0,
+        comparison=machine.comparison(record),
         held_back=machine.promoted(record),
         hang_seconds=spec.hang_seconds,
     )

@@ -92,7 +92,7 @@ class Candidate(NamedTuple):
     ways: tuple[str, ...] = WAYS
 
 
-_MIRRORED: Final = {"mirror": 50, "judge": {"output": {"max_difference": 0.01}}}
+_MIRRORED: Final = {"mirror": 50, "judge": {"output": {"min_agreement": 0.99}}}
 _REFUSES: Final = "return pb_utils.InferenceResponse(error=pb_utils.TritonError('no'{code}))"
 _SPREAD: Final = "0.03 * random.lognormvariate(0, 0.1)"
 GOOD: Final = Candidate(ends="done", limit_s=60, policy={"step": {"min_seconds": 8, "min_requests": 50}})

@@ -20,7 +20,7 @@ app.core.config: app.core
 app.core.files:
 app.core.installed:
 app.core.observability: app.core app.core.installed
-app.core.rollout: app.core.installed
+app.core.rollout: app.core.installed nereid_client.comparison
 app.core.system:
 app.core.tape: app.core nereid_client.tape
 app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
@@ -76,7 +76,7 @@ app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_adapter.serve
 app.ray_adapter.local: app.core.files app.core.system
 app.ray_adapter.serve: app.core
-app.rollout: app.core app.core.config app.core.rollout app.routing
+app.rollout: app.core app.core.config app.core.rollout app.routing nereid_client.comparison
 app.routing: app.core app.core.config app.core.observability app.core.rollout app.core.system app.core.tape
     app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
     app.transport.memory
@@ -151,8 +151,8 @@ deployments.replica: app.cache app.core app.core.config app.core.files app.core.
 deployments.residency: app.core app.core.system app.routing app.settings deployments
 deployments.rollout: app.core app.core.config app.core.installed app.core.rollout app.core.system
     app.routing app.transport.channel deployments deployments.model_store deployments.rollout.judging
-    deployments.rollout.storage
-deployments.rollout.judging: app.core.rollout
+    deployments.rollout.storage nereid_client.comparison
+deployments.rollout.judging: app.core.rollout nereid_client.comparison
 deployments.rollout.storage: app.core app.core.files deployments
 deployments.scaling: app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel deployments
 deployments.scheduling: app.core app.core.observability deployments.execution

@@ -100,11 +100,12 @@ class MirrorOutcomes(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         compared: both versions answered.
-        differing: of those, whose outputs exceed the spec's `max_difference` (without one: are not equal).
-        disagreeing: of those, whose arg-max (of other than floats: value) is not the same.
+        differing: of those, outside the tolerances of the spec.
+        disagreeing: of the others, with another largest element.
+        near_ties: of the others, whose largest elements lead by less than the spec's margin.
         failed: the candidate failed, or answered with outputs other than its configuration says.
         skipped: not repeated, because the mirror's own limits were reached.
-        max_difference: the largest difference seen, see `OutputRule`.
+        max_difference: the largest difference of two elements.
     """
 
     compared: int = 0
@@ -113,6 +114,17 @@ class MirrorOutcomes(msgspec.Struct, omit_defaults=True):
     failed: int = 0
     skipped: int = 0
     max_difference: float = 0.0
+    near_ties: int = 0
+
+    @property
+    def bad(self) -> int:
+        """Answers outside the rules."""
+        return self.differing + self.disagreeing
+
+    @property
+    def telling(self) -> int:
+        """Answers that speak for or against the candidate."""
+        return self.compared - self.near_ties
 
     def __add__(self, other: "MirrorOutcomes") -> "MirrorOutcomes":
         return MirrorOutcomes(
@@ -122,6 +134,7 @@ class MirrorOutcomes(msgspec.Struct, omit_defaults=True):
             self.failed + other.failed,
             self.skipped + other.skipped,
             max(self.max_difference, other.max_difference),
+            self.near_ties + other.near_ties,
         )
 
 

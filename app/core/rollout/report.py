@@ -33,7 +33,7 @@ class VersionFigures(msgspec.Struct, frozen=True):
 
 
 class RolloutFigures(msgspec.Struct, frozen=True):
-    """Both versions of a rollout; `agreement` is the share of mirrored answers that agree, None of none."""
+    """Both versions of a rollout; `agreement` is the share of mirrored answers within the rules."""
 
     stable: VersionFigures
     candidate: VersionFigures
@@ -57,7 +57,7 @@ def _latency(latencies: dict[int, int], quantile: float) -> Estimate:
 
 
 def _agreed(mirror: MirrorOutcomes) -> Estimate | None:
-    return share(mirror.compared - mirror.disagreeing, mirror.compared)
+    return share(mirror.telling - mirror.bad, mirror.telling)
 
 
 def share(count: int, total: int) -> Estimate | None:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from nereid_client.comparison.rules import ComparisonRules
+
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -54,14 +56,19 @@ class ComputeRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.95
 
 
-class OutputRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much mirrored outputs may differ; judged only by the limits that are given.
+class OutputRules(ComparisonRules, frozen=True, forbid_unknown_fields=True):
+    """How much mirrored outputs may differ.
 
-    Floats differ by max |a - b| / max(|a|, 1e-6), and agree if their arg-max does; others by equality.
+    Attributes:
+        max_difference: no longer used: it was relative to values near 0. A policy that has it is refused.
     """
 
-    max_difference: Seconds | None = None
-    min_agreement: Share | None = None
+    max_difference: float | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether answers are to be within rules; they are compared, and counted, without that too."""
+        return bool(self.outputs) or self.min_agreement is not None
 
 
 class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +77,7 @@ class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors: ErrorRule | None = ErrorRule()
     latency: LatencyRule | None = LatencyRule()
     compute: ComputeRule | None = ComputeRule()
-    output: OutputRule = OutputRule()
+    output: OutputRules | None = OutputRules()
     confidence: Annotated[float, msgspec.Meta(gt=0.5, lt=1)] = 0.999
 
 

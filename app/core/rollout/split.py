@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from app.core.rollout.spec import HeaderRule
+from nereid_client.comparison.rules import ComparisonRules
 
 WHOLE: Final = 1_000_000
 """All requests, in the unit of weights."""
@@ -23,7 +24,7 @@ class Split(msgspec.Struct, frozen=True):
         step: rises with each change of the weight; reports say which step they are of.
         weight: parts of `WHOLE` that go to the candidate.
         mirror: parts of `WHOLE` of the stable version's requests that are repeated at the candidate.
-        max_difference: the difference from which mirrored outputs count as differing, see `OutputRule`.
+        comparison: what mirrored outputs may differ by.
         sticky: see `RolloutSpec`.
         salt: makes the choice by `sticky` of one rollout independent of another's.
         match: see `RolloutSpec`.
@@ -45,6 +46,6 @@ class Split(msgspec.Struct, frozen=True):
     match: tuple[HeaderRule, ...] = ()
     stable_on_error: bool = True
     state: str = ""
-    max_difference: float = 0.0
+    comparison: ComparisonRules = ComparisonRules()
     held_back: bool = False
     hang_seconds: float = 10.0

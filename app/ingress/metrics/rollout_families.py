@@ -43,7 +43,7 @@ def _by_outcome(name: str, labels: Labels, side: SideReading) -> Iterator[Sample
 
 def _mirrored(name: str, labels: Labels, side: SideReading) -> Iterator[Sample]:
     if side.mirror is not None:
-        for outcome in ("compared", "differing", "disagreeing", "failed", "skipped"):
+        for outcome in ("compared", "differing", "disagreeing", "near_ties", "failed", "skipped"):
             yield Sample(name, {"outcome": outcome, **labels}, getattr(side.mirror, outcome))
 
 

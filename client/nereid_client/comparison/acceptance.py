@@ -5,8 +5,9 @@ an upper bound of the share of bad rows, from Clopper and Pearson (1934), which 
 """
 
 import math
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 import numpy as np
 
 _STEPS: Final = 60
@@ -14,7 +15,7 @@ MOST_ROWS: Final = 1 << 40
 """Rows from which a number of them says nothing any more."""
 
 
-class Acceptance(NamedTuple):
+class Acceptance(msgspec.Struct, frozen=True):
     """What `total` rows of which `bad` were bad say of the share that is bad.
 
     Attributes:
@@ -90,9 +91,13 @@ def at_most(bad: int, total: int, share: float) -> float:
         return 1.0
     if share >= 1:
         return 0.0
-    number = np.arange(1, bad + 1, dtype=np.float64)
-    ways = np.concatenate(([0.0], np.cumsum(np.log((total - number + 1) / number))))
-    counts = np.arange(bad + 1, dtype=np.float64)
-    logs = ways + counts * math.log(share) + (total - counts) * math.log1p(-share)
+    # From `bad` down to where there is nothing left to add: 40 deviations below the most likely number.
+    mean = share * total
+    terms = min(bad, int(max(bad - mean, 0.0) + 40 * math.sqrt(mean * (1 - share))) + 50)
+    number = bad - np.arange(terms, dtype=np.float64)
+    ratios = np.log(number) - np.log(total - number + 1) + math.log1p(-share) - math.log(share)
+    logs = np.concatenate(([0.0], np.cumsum(ratios)))
+    first = math.lgamma(total + 1) - math.lgamma(bad + 1) - math.lgamma(total - bad + 1)
+    first += bad * math.log(share) + (total - bad) * math.log1p(-share)
     largest = float(logs.max())
-    return min(math.exp(largest) * float(np.exp(logs - largest).sum()), 1.0)
+    return min(math.exp(first + largest) * float(np.exp(logs - largest).sum()), 1.0)

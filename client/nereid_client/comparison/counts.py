@@ -9,8 +9,6 @@ from nereid_client.comparison.compare import MOST, Compared, OutputDifference, T
 from nereid_client.comparison.rules import ComparisonRules
 
 WORST: Final = 10
-DEFAULT_AGREEMENT: Final = 0.99
-"""The share of the answers that has to be within the rules where nobody gives one."""
 
 
 class Worst(NamedTuple):
@@ -114,9 +112,4 @@ class Comparison:
         """Say whether these answers show that enough are right; failures are not, near ties do not count."""
         failed = self.failed.total()
         total = self.compared - self.near_ties + failed
-        return accept(self.bad + failed, total, 1 - agreement(self.rules), confidence)
-
-
-def agreement(rules: ComparisonRules) -> float:
-    """Return the share of the answers that has to be within the rules."""
-    return DEFAULT_AGREEMENT if rules.min_agreement is None else rules.min_agreement
+        return accept(self.bad + failed, total, self.rules.allowed, confidence)

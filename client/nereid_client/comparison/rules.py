@@ -50,6 +50,8 @@ RTOL: Final = 0.05
 ATOL: Final = 1e-5
 """Defaults that separate EfficientNet in bfloat16 (right) from its quantisation to 8 bits by a tool's
 defaults (wrong); see the page about rollouts."""
+DEFAULT_AGREEMENT: Final = 0.99
+"""The share of the answers that has to be within the rules where somebody has to know and nobody says."""
 
 
 class ComparisonRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,12 +61,18 @@ class ComparisonRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         outputs: rules by the name of the output; `*` for all others.
         margin: in units of the output; vectors whose largest element leads by less are near ties, of which
             either class is right: they are counted apart.
-        min_agreement: the share of the requests whose answers have to be within the rules; None: only shown.
+        min_agreement: the share of the answers that has to be within the rules; by default
+            `DEFAULT_AGREEMENT`.
     """
 
     outputs: dict[str, Rule] = {}
     margin: Tolerance = 0.02
     min_agreement: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+
+    @property
+    def allowed(self) -> float:
+        """The share of the answers that may be outside the rules."""
+        return 1 - (DEFAULT_AGREEMENT if self.min_agreement is None else self.min_agreement)
 
     def rule(self, output: str) -> Rule:
         """Return the rule of an output."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
-from app.core.rollout.spec import ComputeRule, ErrorRule, JudgeRules, LatencyRule
+from app.core.rollout.spec import ComputeRule, ErrorRule, JudgeRules, LatencyRule, OutputRules
 from app.core.rollout.statistics import ONE_SIDED_95, wilson
 from app.core.rollout.status import Verdict
 from deployments.rollout.judging.intervals import MEDIAN_TOLERANCE, TOLERANCE, UNSEEN, Bet, Intervals, enough
@@ -101,8 +101,8 @@ def _findings(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> It
         }
         for name, (limit, bet, tolerance) in limits.items():
             yield _durations(name, f"executions took longer than {limit}", bet, tolerance)
-    if mirror.compared:
-        yield from _output(rules, mirror)
+    if rules.output is not None and rules.output.given and mirror.telling:
+        yield _output(rules.output, mirror)
 
 
 def _errors(rule: ErrorRule, outcomes: Outcomes, intervals: Intervals) -> Finding:
@@ -157,17 +157,13 @@ def _durations(name: str, what: str, bet: Bet, tolerance: float) -> Finding:
     return Finding(name, math.exp(min(bet.log_evidence, _MOST)), text)
 
 
-def _output(rules: JudgeRules, mirror: MirrorOutcomes) -> Iterator[Finding]:
-    rule, compared = rules.output, mirror.compared
-    if rule.max_difference is not None:
-        sample, budget = Sample(mirror.differing, compared), (rules.errors or ErrorRule()).budget
-        text = f"output: {sample} mirrored answers differ by more than {rule.max_difference:g}"
-        text += f" (by up to {mirror.max_difference:.3g}); {_allowed(budget)}"
-        yield Finding("output_difference", evidence(sample, budget), text)
-    if rule.min_agreement is not None:
-        sample, budget = Sample(mirror.disagreeing, compared), 1 - rule.min_agreement
-        text = f"output: {sample} mirrored answers disagree; {_allowed(budget)}"
-        yield Finding("output_agreement", evidence(sample, budget), text)
+def _output(rule: OutputRules, mirror: MirrorOutcomes) -> Finding:
+    sample = Sample(mirror.bad, mirror.telling)
+    text = (
+        f"output: {sample} mirrored answers are not as expected: {mirror.differing:,} by their values (up to "
+        f"{mirror.max_difference:.3g}), {mirror.disagreeing:,} by which one is largest;"
+    )
+    return Finding("output", evidence(sample, rule.allowed), f"{text} {_allowed(rule.allowed)}")
 
 
 def _detectable(rule: ErrorRule, outcomes: Outcomes, alarm: float) -> float:
@@ -192,7 +188,7 @@ def _waiting(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> str
     if rules.latency and not intervals.latency.intervals:
         number = enough(rules.latency.quantile)
         missing.append(f"{number} answers of the stable version beside one of the candidate's, for latencies")
-    if rules.output != type(rules.output)() and not outcomes.mirror.compared:
+    if rules.output is not None and rules.output.given and not outcomes.mirror.compared:
         missing.append("a mirrored request, to compare outputs")
     return " and ".join(missing)
 

@@ -230,11 +230,12 @@ def mirrored_rows(status: RolloutStatus) -> list[tuple[str, str]]:
     mirror = status.total.mirror
     if not mirror.compared + mirror.failed + mirror.skipped:
         return []
-    agreeing = share(mirror.compared - mirror.disagreeing, mirror.compared)
     return [
         ("compared", f"{mirror.compared:,}"),
-        ("agree", percent(agreeing)),
-        ("differ", percent(share(mirror.differing, mirror.compared))),
+        ("as expected", percent(share(mirror.telling - mirror.bad, mirror.telling))),
+        ("other values", f"{mirror.differing:,}"),
+        ("another one largest", f"{mirror.disagreeing:,}"),
+        ("near ties", f"{mirror.near_ties:,}"),
         ("largest difference", f"{mirror.max_difference:.3g}"),
         ("failed at the candidate", f"{mirror.failed:,}"),
         ("not repeated", f"{mirror.skipped:,}"),

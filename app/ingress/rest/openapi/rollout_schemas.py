@@ -51,6 +51,7 @@ class MirrorOutcomes(BaseModel):
     differing: int
     disagreeing: int
     failed: int
+    near_ties: int
     skipped: int
     max_difference: float
 

@@ -12,6 +12,7 @@ from app.core.rollout.outcomes import MirrorOutcomes
 from app.core.rollout.split import WHOLE
 from app.core.tensors import InferResponse, Tensor
 from app.rollout import mirror
+from nereid_client.comparison.rules import ComparisonRules, OutputRule, Rule
 from tests.unit.app.rollout.conftest import BROKEN, CONFIG, Asked, Rollout
 from tests.waiting import until
 
@@ -62,17 +63,18 @@ def test_a_share_of_the_requests_is_mirrored(rollout: Rollout) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "values", "expected"),
+    ("rule", "values", "expected"),
     [
-        (0.0, (1, 2.5), MirrorOutcomes(1, differing=1, max_difference=0.25)),
-        (0.25, (1, 2.5), MirrorOutcomes(1, max_difference=0.25)),
-        (9.0, (2, 1), MirrorOutcomes(1, disagreeing=1, max_difference=1.0)),
+        ("exact", (1, 2.5), MirrorOutcomes(1, differing=1, max_difference=0.5)),
+        (OutputRule(atol=0.5), (1, 2.5), MirrorOutcomes(1, max_difference=0.5)),
+        ("argmax", (2, 1), MirrorOutcomes(1, disagreeing=1)),
+        (OutputRule(argmax=True, atol=9.0), (2, 1), MirrorOutcomes(1, disagreeing=1, max_difference=1.0)),
     ],
 )
 def test_differences_are_counted(
-    rollout: Rollout, limit: float, values: tuple[float, ...], expected: MirrorOutcomes
+    rollout: Rollout, rule: Rule, values: tuple[float, ...], expected: MirrorOutcomes
 ) -> None:
-    rollout.publish(max_difference=limit)
+    rollout.publish(comparison=ComparisonRules({"y": rule}))
     rollout.send()
     answer(rollout.last(), output(1, 2))
     answer(rollout.last(), output(*values))
@@ -87,7 +89,7 @@ async def test_large_outputs_are_compared_in_a_thread(rollout: Rollout) -> None:
     await until(lambda: rollout.traffic._tallies["r", 0].outcomes.mirror.compared == 1)
 
 
-async def test_outputs_that_do_not_fit_their_shape_are_failures(rollout: Rollout) -> None:
+async def test_outputs_that_do_not_fit_their_shape_differ(rollout: Rollout) -> None:
     rollout.configs = [CONFIG.replace("-1", "-1, 3")] * 2
     rollout.publish()
     for size in (1, 100_000):
@@ -95,7 +97,7 @@ async def test_outputs_that_do_not_fit_their_shape_are_failures(rollout: Rollout
         odd = Tensor("y", "FP32", (size, 3), bytes(4 * size))
         answer(rollout.last(), odd)
         answer(rollout.last(), Tensor("y", "FP32", (size, 3), b"\1" + bytes(4 * size - 1)))
-    await until(lambda: rollout.traffic._tallies["r", 0].outcomes.mirror.failed == 2)
+    await until(lambda: rollout.traffic._tallies["r", 0].outcomes.mirror.differing == 2)
 
 
 def test_what_the_stable_version_leaves_out_too_is_no_failure(rollout: Rollout) -> None:

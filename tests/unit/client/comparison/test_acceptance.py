@@ -13,7 +13,8 @@ def test_rows_without_a_bad_one_that_show_a_share_of_99_5_percent(confidence: fl
 
 @pytest.mark.parametrize("confidence", [0.9, 0.99, 0.999])
 @pytest.mark.parametrize(
-    ("bad", "total"), [(0, 1), (0, 919), (1, 10), (7, 2000), (400, 2000), (1999, 2000), (60, 100_000)]
+    ("bad", "total"),
+    [(0, 1), (0, 919), (1, 10), (7, 2000), (400, 2000), (1999, 2000), (60, 100_000), (400_000, 1_000_000)],
 )
 def test_the_bound_is_that_of_clopper_and_pearson(bad: int, total: int, confidence: float) -> None:
     expected = stats.beta.ppf(confidence, bad + 1, total - bad)
@@ -21,7 +22,8 @@ def test_the_bound_is_that_of_clopper_and_pearson(bad: int, total: int, confiden
 
 
 @pytest.mark.parametrize(
-    ("bad", "total", "share"), [(0, 10, 0.1), (3, 2000, 0.005), (900, 1000, 0.95), (10, 10, 0.5)]
+    ("bad", "total", "share"),
+    [(0, 10, 0.1), (3, 2000, 0.005), (900, 1000, 0.95), (10, 10, 0.5), (9000, 10_000, 0.01)],
 )
 def test_the_probability_of_few_bad_rows_is_the_binomial_one(bad: int, total: int, share: float) -> None:
     assert at_most(bad, total, share) == pytest.approx(stats.binom.cdf(bad, total, share), rel=1e-9)

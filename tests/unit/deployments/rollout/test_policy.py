@@ -10,6 +10,7 @@ from app.core.rollout.spec import ErrorRule, RolloutSpec
 from deployments.model_store.fingerprint import fingerprint, version_fingerprint
 from deployments.model_store.layout import ModelEntry
 from deployments.rollout.policy import merged, parse_policy, read_policy
+from nereid_client.comparison.rules import OutputRule
 
 FAULTS = [
     ("foo: 1", "rollout.yaml: Object contains unknown field `foo`"),
@@ -64,3 +65,18 @@ def test_a_policy_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "shared").write_text("steps: [30]")
     os.symlink(tmp_path / "shared", tmp_path / "m" / "rollout.yaml")
     assert read_policy(ModelEntry("m", tmp_path, tmp_path / "m")) == RolloutSpec(steps=(30,))
+
+
+def test_outputs_have_rules_by_their_names() -> None:
+    text = 'judge: {output: {margin: 0.5, outputs: {y: {atol: 2, cosine: 0.9}, z: ignore, "*": exact}}}'
+    output = parse_policy(text).judge.output
+    assert output is not None and output.given and output.min_agreement is None
+    assert output.outputs == {"y": OutputRule(atol=2, cosine=0.9), "z": "ignore", "*": "exact"}
+    assert parse_policy("judge: {output: }").judge.output is None
+    with pytest.raises(InferError, match=r"judge\.output\.outputs\[\.\.\.\]: .* unknown field `atoll`"):
+        parse_policy("judge: {output: {outputs: {y: {atoll: 2}}}}")
+
+
+def test_the_old_measure_is_refused_with_what_to_write_instead() -> None:
+    with pytest.raises(InferError, match=r"judge\.output\.max_difference: this measure, .* give each output"):
+        parse_policy("judge: {output: {max_difference: 0.1}}")

@@ -67,6 +67,7 @@ def test_weights_state_and_outcomes_are_of_each_version(found: dict[str, dict[st
         "compared candidate": 9,
         "differing candidate": 3,
         "disagreeing candidate": 1,
+        "near_ties candidate": 0,
         "failed candidate": 2,
         "skipped candidate": 7,
     }

@@ -1,10 +1,11 @@
 import math
+from typing import Any
 
 import msgspec
 import pytest
 
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
-from app.core.rollout.spec import ErrorRule, JudgeRules, OutputRule
+from app.core.rollout.spec import ErrorRule, JudgeRules, OutputRules
 from app.core.rollout.status import Verdict
 from deployments.rollout.judging.intervals import Intervals
 from deployments.rollout.judging.judge import Sample, evidence, excess, judge
@@ -26,12 +27,12 @@ def judged(rules: JudgeRules, *reports: Outcomes) -> Verdict:
     return judge(rules, sum(reports, Outcomes()), intervals)
 
 
-def mirrored(rules: OutputRule, **counts: int) -> Verdict:
+def mirrored(rules: OutputRules, **counts: Any) -> Verdict:
     return judge(JudgeRules(output=rules), Outcomes(mirror=MirrorOutcomes(**counts)))
 
 
 def test_verdict_on_nothing_says_what_it_waits_for() -> None:
-    verdict = judge(JudgeRules(output=OutputRule(min_agreement=0.9)), Outcomes())
+    verdict = judge(JudgeRules(output=OutputRules(min_agreement=0.9)), Outcomes())
     assert verdict.alarms == ()
     assert verdict.detectable == 1
     assert verdict.waiting == (
@@ -109,7 +110,7 @@ def test_failures_are_judged_by_the_budget_alone_without_a_stable_version() -> N
 
 
 def test_mirrored_failures_are_an_alarm_at_weight_0() -> None:
-    (alarm,) = mirrored(OutputRule(), compared=80, failed=20).alarms
+    (alarm,) = mirrored(OutputRules(), compared=80, failed=20).alarms
     assert alarm.startswith("errors: the candidate failed 20 of 100 (20.00%) mirrored requests")
 
 
@@ -119,17 +120,21 @@ def test_rules_that_are_off_are_not_judged() -> None:
 
 
 def test_outputs_that_differ_are_judged_by_the_limits_that_are_given() -> None:
-    assert mirrored(OutputRule(), compared=100, differing=100, disagreeing=100).alarms == ()
-    (alarm,) = mirrored(OutputRule(max_difference=0.1), compared=100, differing=20).alarms
-    assert alarm.startswith("output: 20 of 100 (20.00%) mirrored answers differ by more than 0.1")
-    (alarm,) = mirrored(OutputRule(min_agreement=0.9), compared=100, disagreeing=40).alarms
-    assert alarm == "output: 40 of 100 (40.00%) mirrored answers disagree; allowed are 10 %"
-    assert mirrored(OutputRule(min_agreement=0.9), compared=100, disagreeing=12).alarms == ()
+    assert mirrored(OutputRules(), compared=100, differing=50, disagreeing=50).alarms == ()
+    assert judge(JudgeRules(output=None), Outcomes(mirror=MirrorOutcomes(100, 100))).alarms == ()
+    (alarm,) = mirrored(OutputRules({"y": "exact"}), compared=100, differing=20, max_difference=0.25).alarms
+    assert alarm == (
+        "output: 20 of 100 (20.00%) mirrored answers are not as expected: 20 by their values (up to 0.25), "
+        "0 by which one is largest; allowed are 1 %"
+    )
+    (alarm,) = mirrored(OutputRules(min_agreement=0.9), compared=110, near_ties=10, disagreeing=40).alarms
+    assert alarm.startswith("output: 40 of 100 (40.00%) mirrored") and alarm.endswith("allowed are 10 %")
+    assert mirrored(OutputRules(min_agreement=0.9), compared=100, disagreeing=12).alarms == ()
 
 
 def test_one_disagreement_is_an_alarm_if_none_is_allowed() -> None:
-    assert mirrored(OutputRule(min_agreement=1.0), compared=100).alarms == ()
-    assert mirrored(OutputRule(min_agreement=1.0), compared=100, disagreeing=1).alarms
+    assert mirrored(OutputRules(min_agreement=1.0), compared=100).alarms == ()
+    assert mirrored(OutputRules(min_agreement=1.0), compared=100, disagreeing=1).alarms
 
 
 def test_verdict_is_valid_json_whatever_the_evidence() -> None:
