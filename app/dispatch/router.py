@@ -88,6 +88,10 @@ class Router:
         """Return what its callers send the requests of a version to: its route, behind the tap."""
         return entry.route if self._tap is None else self._tap(entry, entry.route)
 
+    def tap_anew(self) -> None:
+        """Ask the tap for the targets of all versions again: what it is to see has changed."""
+        self.table.compose_by(self)
+
     def otherwise(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Send a request whose version cannot be sent one now: see `Routes.otherwise`."""
         if self.table.is_current(entry):

@@ -18,6 +18,8 @@ from app.core.files.private_files import socket_root
 from app.core.inference import Cancel, Sink
 from app.core.observability.log import configure_logging
 from app.core.tensors import InferRequest
+from app.drift.reporter import DriftReporter
+from app.drift.tap import DriftTap
 from app.ingress.assembly import Serving, make_router, make_service, make_tape
 from app.ingress.client_memory.region_files import region_directory
 from app.ingress.cluster_report import ClusterReport
@@ -35,6 +37,7 @@ from app.routing.last_table import LastTable
 from app.routing.manager_client import ManagerClient, follow
 from app.routing.pools import Pools
 from app.routing.table import NotLoaded, RoutingTable
+from app.routing.targets import in_turn
 from app.routing.waiting_room import resolve_loaded
 from app.settings.settings import ServerSettings
 from app.transport.loops.thread import LoopThread, freeze_heap, share_interpreter
@@ -134,8 +137,10 @@ class Ingress:
         settings = self._settings
         pools = Pools(self._node_id, self._key, settings.cluster.transport)
         self._tape = make_tape(settings, self._key)
-        tap = None if self._tape is None else self._tape.tap
+        watched = DriftTap()
+        tap = in_turn(watched, None if self._tape is None else self._tape.tap)
         self._router = router = make_router(settings, pools, self._manager.demand, tap)
+        self._drift = DriftReporter(watched, self._manager.report_drift, self._id, router.tap_anew)
         use = UseReports(router, self._manager) if settings.residency.memory_bytes else None
         self._service = make_service(settings, router, self._manager, region_directory(self._key))
         alone = settings.ingress.replicas == 1
@@ -150,7 +155,7 @@ class Ingress:
         watching = [health.watch() for health in self._health]
         reporting = OutcomeReporter(router.rollouts, self._manager.report_outcomes, self._id).run()
         using = [] if use is None else [use.run()]
-        tasks = (following, *watching, reporting, *using)
+        tasks = (following, *watching, reporting, self._drift.run(), *using)
         self._serving.following += [asyncio.get_running_loop().create_task(task) for task in tasks]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
@@ -177,4 +182,5 @@ class Ingress:
         self._serving.observer.apply(table.live)
         if table.live is not None:
             self._router.pools.broadcast_control("log", msgspec.to_builtins(table.live.log))
+        self._drift.hurry()
         self._routing.set()

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from app.core.drift.counts import DriftAnswer, DriftReport
+from app.core.drift.status import DriftStatus
 from app.core.encoding import to_msgpack
 from app.core.errors import InferError, unavailable
 from app.core.residency import ResidencyReport, UseReport
@@ -126,6 +128,16 @@ class ManagerClient:
     async def report_outcomes(self, report: OutcomeReport) -> None:
         """Tell what became of the requests of rollouts."""
         await self._call(self._handle.report_outcomes, to_msgpack(report))
+
+    async def report_drift(self, report: DriftReport) -> DriftAnswer:
+        """Tell what was counted of models; return what is to be counted, and the figures of all."""
+        answer = await self._call(self._handle.report_drift, to_msgpack(report))
+        return msgspec.msgpack.decode(answer, type=DriftAnswer)
+
+    async def drift(self, name: str, version: str) -> DriftStatus:
+        """Return the drift of a version of a model."""
+        found = await self._call(self._handle.drift, name, version)
+        return msgspec.msgpack.decode(found, type=DriftStatus)
 
     async def _call(self, method: Any, *arguments: Any, nbytes: int = 0) -> Any:
         calls = self._calls

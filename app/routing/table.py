@@ -13,6 +13,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.chat_templates import TextFacts
 from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.config.version_policy import parse_version
+from app.core.drift.spec import DriftSpec
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
 from app.core.inference import Target
@@ -28,8 +29,6 @@ UNLOADED = "unloaded"
 """The reason of an UNAVAILABLE version that was loaded before."""
 IDLE = "idle"
 """The reason of a READY version without a replica, which its first request loads."""
-
-
 DEPENDENCY = " loading failed with error"
 """Precedes, in Triton's words for an ensemble, the reason of a model that it calls."""
 
@@ -63,8 +62,8 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     `content` a digest of its files and configuration.
     `config` is the serialised, complete ModelConfig (empty until a load succeeded once). `labels` maps an
     output to its class labels. `makes_calls` says that its replicas may call other models. `scale` is that of
-    a model with `max_replicas`. `ready_at` is when it became READY, in seconds since the epoch; 0 if unknown.
-    `tape` is what the model's `tape.yaml` says.
+    a model with `max_replicas`. `ready_at` is when it became READY, in Unix seconds; 0 if unknown. `tape` and
+    `drift` are what the model's files of these names say.
 
     `split` and `rival` are not published: the entry that `RoutingTable.resolve` returns for no version of a
     model in a rollout has them. It is the stable version's, and the candidate may answer instead.
@@ -84,6 +83,7 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     ready_at: float = 0.0
     text: TextFacts = TextFacts()
     tape: TapeSpec | None = None
+    drift: DriftSpec | None = None
     split: Split | None = None
     rival: "VersionEntry | None" = None
 

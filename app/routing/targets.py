@@ -18,6 +18,18 @@ Tap = Callable[[VersionEntry, Target], Target]
 """Returns what is to answer the requests of a version instead of a target, which it passes them on to."""
 
 
+def in_turn(*taps: Tap | None) -> Tap:
+    """Return taps as one: the last of them sees requests first."""
+    some = [tap for tap in taps if tap is not None]
+
+    def tapped(entry: VersionEntry, target: Target) -> Target:
+        for tap in some:
+            target = tap(entry, target)
+        return target
+
+    return tapped
+
+
 class Routes(Protocol):
     """The router, as the targets that it composes use it."""
 

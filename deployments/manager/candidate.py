@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.model_config import change_requires_reload, copied
 from app.core.config.validation import validate_instances
 from app.core.config.version_policy import absent_versions
+from app.core.drift.spec import DriftSpec
 from app.core.observability.log import LogConfig
 from app.core.rollout.spec import RolloutSpec
 from app.core.tape.spec import TapeSpec
@@ -25,6 +26,18 @@ from deployments.rollout.selection import Offer
 from deployments.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
+
+
+class Policies(NamedTuple):
+    """How ingresses treat the requests of a model, as its files say; without a file by the server's way.
+
+    Attributes:
+        tape: what of them is recorded.
+        drift: how they are watched.
+    """
+
+    tape: TapeSpec | None = None
+    drift: DriftSpec | None = None
 
 
 class LoadPlan(NamedTuple):
@@ -76,7 +89,7 @@ class Candidate(NamedTuple):
         template: the spec of every version, without version, application and fingerprint.
         rollout: the policy by which a new version takes over; None for at once.
         stable: the version that stays as it runs, because of a rollout; None for none.
-        tape: what of its requests is recorded; None where no file says that.
+        policies: how ingresses treat its requests.
         percents: of the requests that a version is to get when it has loaded; others get all of them.
     """
 
@@ -85,7 +98,7 @@ class Candidate(NamedTuple):
     versions: tuple[int, ...]
     template: ModelSpec
     rollout: RolloutSpec | None = None
-    tape: TapeSpec | None = None
+    policies: Policies = Policies()
     stable: int | None = None
     percents: Mapping[int, float] = {}
 

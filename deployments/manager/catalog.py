@@ -16,9 +16,9 @@ from app.core.config.version_policy import require_versions, served_versions
 from app.core.errors import ErrorCode, InferError, internal, invalid_arg, not_found
 from app.core.files.private_files import private_root, socket_root
 from app.core.identifiers import name_of, namespace_of
-from app.core.tape.spec import TapeSpec
 from app.settings.settings import ServerSettings
-from deployments.manager.candidate import Candidate
+from deployments.drift.policy import read_drift
+from deployments.manager.candidate import Candidate, Policies
 from deployments.model_store import layout, model_files
 from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.fingerprint import fingerprint
@@ -202,19 +202,27 @@ class Catalog:
             override = self.overrides.current(entry.identifier, fingerprint(entry))
         try:
             config = self._configuration(entry, override)
-            policy, tape = read_policy(entry), read_tape_spec(entry)
+            policy, watched = read_policy(entry), _policies(entry)
         except InferError as error:
             raise poll_failure(name, InferError(error.code, self._mirrors.shown(error.message))) from error
-        return self._candidate(entry, config, override or "", bundle)._replace(rollout=policy, tape=tape)
+        return self._candidate(entry, config, override or "", bundle)._replace(
+            rollout=policy, policies=watched
+        )
 
-    def tapes(self, on_disk: Iterable[ModelEntry]) -> dict[str, TapeSpec]:
-        """Return what of the requests of models is recorded, by identifier; a file in error says nothing."""
+    def policies(self, on_disk: Iterable[ModelEntry]) -> dict[str, Policies]:
+        """Return how ingresses treat requests of models, by identifier; a file in error says nothing."""
         found = {}
         for entry in on_disk:
             with suppress(InferError):  # its next load tells
-                if (spec := read_tape_spec(entry)) is not None:
-                    found[entry.identifier] = spec
+                found[entry.identifier] = _policies(entry)
         return found
+
+    def directory(self, name: str) -> Path | None:
+        """Return the directory of a model, by its identifier; None if it has none now, or several."""
+        space, model = namespace_of(name), name_of(name)
+        places = [path for path, namespace in self._places.items() if not space or namespace == space]
+        found = [path / model for path in places if os.path.isdir(path / model)]
+        return found[0] if len(found) == 1 else None
 
     def _entries(self, model: str) -> list[ModelEntry]:
         """Find the models that an identifier refers to."""
@@ -284,3 +292,8 @@ class Catalog:
             namespace=entry.namespace,
             log=settings.log,
         )
+
+
+def _policies(entry: ModelEntry) -> Policies:
+    """Read how ingresses treat the requests of a model; raise as `candidate`."""
+    return Policies(read_tape_spec(entry), read_drift(entry))

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from app.core.tape.spec import TapeSpec
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from deployments.manager import load_messages
+from deployments.manager.candidate import Policies
 from deployments.manager.ensembles import effective
 from deployments.spec import Description, ModelSpec
 
@@ -15,31 +15,28 @@ class Entries:
     Attributes:
         entries: by model and version.
         loaded: the specs of the deployed versions, by application.
-        tapes: what of the requests of models is recorded, by model.
+        policies: how ingresses treat the requests of models, by model.
     """
 
     def __init__(self) -> None:
         self.entries: dict[str, dict[int, VersionEntry]] = {}
         self.loaded: dict[str, ModelSpec] = {}
-        self.tapes: dict[str, TapeSpec] = {}
+        self.policies: dict[str, Policies] = {}
 
     @property
     def effective(self) -> tuple[VersionEntry, ...]:
         """All entries, with each ensemble in the state that the models it calls allow."""
-        entries, tapes = effective(self.entries), self.tapes
-        return tuple([self._taped(e) for e in entries]) if tapes else entries
+        entries = effective(self.entries)
+        return (
+            tuple([self._treated(e) for e in entries]) if any(map(any, self.policies.values())) else entries
+        )
 
-    def _taped(self, entry: VersionEntry) -> VersionEntry:
-        """Return an entry as it is published: with what is recorded of its requests."""
-        tape = self.tapes.get(entry.name)
-        return entry if tape is None else msgspec.structs.replace(entry, tape=tape)
-
-    def note_tape(self, name: str, tape: TapeSpec | None) -> None:
-        """Note what of a model's requests is recorded from the next table on; None for the server's way."""
-        if tape is None:
-            self.tapes.pop(name, None)
-        else:
-            self.tapes[name] = tape
+    def _treated(self, entry: VersionEntry) -> VersionEntry:
+        """Return an entry as it is published: with how its requests are treated."""
+        policies = self.policies.get(entry.name)
+        if policies is None or not any(policies):
+            return entry
+        return msgspec.structs.replace(entry, tape=policies.tape, drift=policies.drift)
 
     def versions(self, name: str) -> list[VersionEntry]:
         """Return the entries of a model."""

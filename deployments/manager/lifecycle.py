@@ -12,6 +12,7 @@ from app.core.errors import invalid_arg
 from app.core.system.tasks import Tasks
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
+from deployments.drift.monitor import DriftMonitor, Sources
 from deployments.manager import load_messages
 from deployments.manager.candidate import Candidate, LoadPlan
 from deployments.manager.catalog import Catalog
@@ -148,7 +149,7 @@ class Lifecycle(Entries):
             # Read under the lock: the last of several loads never applies an older configuration.
             candidate = await asyncio.to_thread(self._catalog.candidate, name, override, bundle)
             candidate = await self._select(candidate, begin)
-            self.note_tape(name, candidate.tape)
+            self.policies[name] = candidate.policies
             rollout = self.rollouts.loading(name, candidate.versions)
             plan = await asyncio.to_thread(candidate.plan, self.versions(name), self.loaded)
             carry_out = self._start_ensemble if is_ensemble(candidate.config) else self._start
@@ -363,3 +364,8 @@ class Lifecycle(Entries):
         number = await self.publish()
         expected = await running_replicas(self.deployer.running, *self._ingress)
         await self._publisher.wait_acknowledged(number, expected)
+
+
+def drift_monitor(lifecycle: Lifecycle, catalog: Catalog) -> DriftMonitor:
+    """Return what watches the models of a manager for drift."""
+    return DriftMonitor(Sources(lambda: lifecycle.effective, catalog.directory, lifecycle.publish))

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from app.core.drift.counts import DriftReport
 from app.core.encoding import to_msgpack
 from app.core.errors import InferError, invalid_arg, not_found
 from app.core.files.private_files import private_root
@@ -29,7 +30,7 @@ from app.routing.table_bytes import encode_table
 from app.settings.settings import ServerSettings
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog, PollFailure, UnknownModel
-from deployments.manager.lifecycle import Lifecycle
+from deployments.manager.lifecycle import Lifecycle, drift_monitor
 from deployments.manager.polling import Poller, Polling
 from deployments.manager.recovery import recover
 from deployments.manager.requests import Requests
@@ -103,6 +104,7 @@ class RepositoryManager:
             rollouts, self.lifecycle, judge, self._background, self._scaler.missing, executions
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
+        self._drift = drift_monitor(self.lifecycle, self._catalog)
         startup = settings.repository.startup_models
         self._started = StartedModels(StoredValues(store, STARTED), key, startup)
         self._start: asyncio.Task[None] | None = None
@@ -140,7 +142,7 @@ class RepositoryManager:
         """Return name, version, state and reason of every model version, and names of models never loaded."""
         await self._ensure_recovered()
         self.table.require_started()
-        return await self._requests.index()
+        return self._drift.marked(await self._requests.index())
 
     async def load(
         self,
@@ -154,6 +156,7 @@ class RepositoryManager:
         """Load or reload a model on request, see `Requests.load`."""
         await self._require_explicit()
         await self._requests.load(name, config, files, requester, directory, who)
+        await self._drift.look()
 
     async def registered(self) -> dict[str, str]:
         """Return the directories of models that are served from outside the repositories, by name."""
@@ -241,6 +244,16 @@ class RepositoryManager:
         await self._ensure_recovered()
         await self._rollouts.report(msgspec.msgpack.decode(report, type=OutcomeReport))
 
+    async def report_drift(self, report: bytes) -> bytes:
+        """Add a `DriftReport` of an ingress; return a `DriftAnswer`; both msgpack."""
+        await self._ensure_recovered()
+        return to_msgpack(self._drift.report(msgspec.msgpack.decode(report, type=DriftReport)))
+
+    async def drift(self, name: str, version: str) -> bytes:
+        """Return the drift of a version of a model, see `DriftMonitor.status`."""
+        await self._ensure_recovered()
+        return to_msgpack(self._drift.status(self.table.identify(name), version))
+
     async def check_health(self) -> None:
         """Raise when the start failed (a Serve hook)."""
         self._ensure_started()
@@ -279,6 +292,7 @@ class RepositoryManager:
         self._recovered.set()
         self._background.start(self._rollouts.run(lambda: self._stopping))
         self._background.start(self._scaler.run(lambda: self._stopping))
+        self._background.start(self._drift.run(lambda: self._stopping))
         await self._requests.release_files()
         on_disk = await self._scan_at_start()
         if on_disk is not None:

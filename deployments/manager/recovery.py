@@ -68,7 +68,7 @@ async def recover(
     if lifecycle.entries or silent:
         on_disk = await asyncio.to_thread(_on_disk, catalog)
         lost = _identifiers(on_disk, silent)
-        lifecycle.tapes |= await asyncio.to_thread(catalog.tapes, on_disk.values())
+        lifecycle.policies |= await asyncio.to_thread(catalog.policies, on_disk.values())
         routed = await applications.routed_ensembles(*ingress)
         for entry in await asyncio.to_thread(lifecycle.ensembles.adopted, on_disk.values(), routed):
             lifecycle.set_entry(entry)

@@ -1,7 +1,7 @@
 """Finds the models and versions of a model repository on a local path.
 
-`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [rollout.yaml] [tape.yaml] [labels]
-<version>/<model file>`.
+`<repository>/<model>/[config.pbtxt] [configs/<name>.pbtxt] [rollout.yaml] [tape.yaml]
+[drift.yaml] [drift.json] [labels] <version>/<model file>`.
 Nothing is cached or written. Directories are opened as they are given: links may lead anywhere.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from app.core.drift.reference import REFERENCE_FILE
 from app.core.errors import InferError, encodable, internal, invalid_arg
 from app.core.identifiers import identifier
 
@@ -21,7 +22,9 @@ ROLLOUT_FILE: Final = "rollout.yaml"
 """The policy by which a new version of the model takes over."""
 TAPE_FILE: Final = "tape.yaml"
 """What of the model's requests is recorded."""
-POLICY_FILES: Final = (ROLLOUT_FILE, TAPE_FILE)
+DRIFT_FILE: Final = "drift.yaml"
+"""How the model's requests are watched; `drift.json` is what they are compared with."""
+POLICY_FILES: Final = (ROLLOUT_FILE, TAPE_FILE, DRIFT_FILE, REFERENCE_FILE)
 """What no version is made of."""
 
 _INT64_MAX: Final = (1 << 63) - 1

@@ -1,18 +1,15 @@
 """Reads the policy of a model's rollouts: `rollout.yaml`, and the fields that a request gives instead."""
 
-import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
-from app.core.errors import InferError, invalid_arg
+from app.core.errors import invalid_arg
 from app.core.rollout.spec import RolloutSpec
 from deployments.model_store.layout import ROLLOUT_FILE, ModelEntry
-from deployments.model_store.policy_files import parse_yaml, read_policy_file
-
-_PLACE: Final = re.compile(r"(?P<why>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
+from deployments.model_store.policy_files import converted, parse_yaml, read_policy_file
 
 _GONE: Final = (
     "this measure, relative to values near 0, is gone: give each output its tolerances, as "
@@ -41,8 +38,7 @@ def parse_policy(text: str, source: str = ROLLOUT_FILE) -> RolloutSpec:
     Raises:
         InferError: INVALID_ARG with source, field and reason.
     """
-    fields = parse_yaml(text, source)
-    return _checked({} if fields is None else fields, source)
+    return _checked(parse_yaml(text, source), source)
 
 
 def merged(policy: RolloutSpec, fields: Mapping[str, Any], source: str = "spec") -> RolloutSpec:
@@ -65,10 +61,7 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(fields: Any, source: str) -> RolloutSpec:
-    try:
-        policy = msgspec.convert(fields, RolloutSpec)
-    except msgspec.ValidationError as error:
-        raise _fault(source, str(error)) from None
+    policy = converted(fields, RolloutSpec, source)
     output = policy.judge.output
     if output is not None and output.max_difference is not None:
         raise invalid_arg(f"{source}: judge.output.max_difference: {_GONE}")
@@ -76,9 +69,3 @@ def _checked(fields: Any, source: str) -> RolloutSpec:
         if after <= before:
             raise invalid_arg(f"{source}: steps: {after:g} follows {before:g}, but steps must rise")
     return policy
-
-
-def _fault(source: str, message: str) -> InferError:
-    place = _PLACE.fullmatch(message)
-    field, why = (place["field"], place["why"]) if place else ("", message)
-    return invalid_arg(": ".join(filter(None, (source, field, why))))

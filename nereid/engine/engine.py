@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
@@ -37,11 +37,13 @@ from app.core.tensors import (
     RequestedOutput,
     SequenceId,
 )
+from app.drift.reporter import DriftReporter
+from app.drift.tap import DriftTap
 from app.ingress.assembly import make_router, make_service, make_tape
 from app.routing.handle_calls import Arrays, arrays
 from app.routing.manager_client import ManagerClient
 from app.routing.table import RoutingTable, VersionEntry
-from app.routing.targets import Tap
+from app.routing.targets import Tap, in_turn
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from app.transport.loops.thread import LoopThread, freeze_heap
@@ -55,6 +57,9 @@ from nereid.engine.repository import LocalRepository
 from nereid.engine.sent import Received, SentRequest, Waiting
 
 logger = logging.getLogger(__name__)
+
+_DRIFT_S: Final = 1.0
+"""From one look for references to the next: nothing is sent to another process for it."""
 
 
 class Engine:
@@ -75,6 +80,7 @@ class Engine:
         repository: loads and unloads; used on the thread's loop.
         connection: for calls between models.
         tape: records requests; None without `--tape`.
+        drift: tells the repository what was counted of models.
     """
 
     def __init__(self, settings: ServerSettings, lends_loop: bool = True, tap: Tap | None = None) -> None:
@@ -108,8 +114,12 @@ class Engine:
         settings = self.settings
         self._applications = LocalApplications(self.plane, settings.server.exit_timeout_s)
         pools = LocalPools(self._applications.replicas, settings.cluster.transport)
-        self._router = make_router(settings, pools, tap=self._tap)
+        watched = DriftTap()
+        self._router = make_router(settings, pools, tap=in_turn(watched, self._tap))
         self.repository = LocalRepository(settings, self._applications, self._router)
+        self.drift = DriftReporter(
+            watched, self.repository.report_drift, "engine", self._router.tap_anew, _DRIFT_S
+        )
         regions = os.path.join(private_root(), f"regions-{secrets.token_hex(8)}")
         self.service = make_service(settings, self._router, self.repository, regions)
         self.connection = Connection(self._router, cast(ManagerClient, self.repository))
@@ -122,7 +132,11 @@ class Engine:
             InferError: a repository cannot be read.
         """
         server_api.install(self._calls)
-        self.plane.call(self.repository.start())
+        self.plane.call(self._begin())
+
+    async def _begin(self) -> None:
+        await self.repository.start()
+        self.repository.begin(self.drift.run())
 
     def own_process(self) -> None:
         """Collect garbage every few seconds, among what is made from now on: nothing else lives here."""

@@ -5,10 +5,12 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from app.core.drift.counts import DriftAnswer, DriftReport
+from app.core.drift.status import DriftStatus
 from app.core.errors import InferError, unsupported
 from app.core.files.private_files import private_root
 from app.core.rollout.history import RolloutHistory
@@ -19,7 +21,7 @@ from app.ingress.tracing.observer import Observer
 from app.routing.table import ModelState
 from app.settings.settings import ServerSettings
 from deployments.manager.catalog import Catalog
-from deployments.manager.lifecycle import Lifecycle
+from deployments.manager.lifecycle import Lifecycle, drift_monitor
 from deployments.manager.load_messages import not_explicit
 from deployments.manager.polling import Poller
 from deployments.manager.requests import Requests
@@ -67,6 +69,7 @@ class LocalRepository:
     Attributes:
         lifecycle: the state of each model.
         observers: of the fronts that are open; live settings are applied to them.
+        watching: the drift of the models.
     """
 
     def __init__(self, settings: ServerSettings, applications: LocalApplications, router: Router) -> None:
@@ -84,6 +87,7 @@ class LocalRepository:
         )
         self._requests = Requests(self.lifecycle, self.catalog, configs, files)
         self._poller = Poller({})
+        self.watching = drift_monitor(self.lifecycle, self.catalog)
 
     async def start(self) -> None:
         """Load the models of the start; one that fails is listed as such.
@@ -99,10 +103,11 @@ class LocalRepository:
         lifecycle.start_names = frozenset(names)
         lifecycle.initialised = True
         await lifecycle.publish()
+        self._tasks.start(self.watching.run(lambda: False))
 
     async def index(self) -> list[tuple[str, str, str, str]]:
         """Return name, version, state and reason of every version, and names of models never loaded."""
-        return await self._requests.index()
+        return self.watching.marked(await self._requests.index())
 
     async def load(
         self,
@@ -117,6 +122,7 @@ class LocalRepository:
         """Load or reload a model, see `Requests.load`."""
         self._require_explicit()
         await self._requests.load(name, config, files, requester, directory, who)
+        await self.watching.look()
 
     async def registered(self) -> dict[str, str]:
         """Return the directories of models outside the repositories, by name."""
@@ -140,6 +146,14 @@ class LocalRepository:
     async def rollout_history(self, name: str) -> RolloutHistory:
         """Refuse: rollouts need a cluster."""
         raise unsupported("there are no rollouts in a server of one process")
+
+    async def drift(self, name: str, version: str) -> DriftStatus:
+        """Return the drift of a version of a model, see `DriftMonitor.status`."""
+        return self.watching.status(self._publisher.table.identify(name), version)
+
+    async def report_drift(self, report: DriftReport) -> DriftAnswer:
+        """Add what this process has counted; return what is to be counted."""
+        return self.watching.report(report)
 
     async def poll(self) -> list[Applied]:
         """Load and unload models as the files of the repositories are now; return what was done.
@@ -177,6 +191,7 @@ class LocalRepository:
             lifecycle.refuse(name, error)
             failure = error.with_code() if isinstance(error, InferError) else f"Internal: {error!r}"
         await lifecycle.publish()
+        await self.watching.look()
         return Applied(name, present, time.monotonic() - began, failure)
 
     async def configure(self, change: bytes, current: bytes) -> None:
@@ -184,6 +199,10 @@ class LocalRepository:
         live = self._publisher.configure(change, current)
         for observer in self.observers:
             observer.apply(live)
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Have something run until the end."""
+        self._tasks.start(work)
 
     async def close(self) -> None:
         """End what runs in the background."""

@@ -17,6 +17,7 @@ app.access: app.core app.core.observability app.protocol
 app.cache: app.core app.core.installed app.core.system
 app.core:
 app.core.config: app.core
+app.core.drift: app.core
 app.core.files:
 app.core.installed:
 app.core.observability: app.core app.core.installed
@@ -24,13 +25,14 @@ app.core.rollout: app.core.installed nereid_client.comparison
 app.core.system:
 app.core.tape: app.core nereid_client.tape
 app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
+app.drift: app.core app.core.config app.core.drift app.routing app.transport.memory
 app.ensemble: app.cache app.core app.core.config app.core.observability app.native app.routing app.transport
     app.transport.memory app.transport.wire
-app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch
+app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch app.drift
     app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc
     app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest app.ingress.service
-    app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve app.rollout app.routing
-    app.settings app.tape app.transport.loops app.transport.memory
+    app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings
+    app.tape app.transport.loops app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory
@@ -59,9 +61,9 @@ app.ingress.rest: app.core app.core.config app.core.observability app.core.syste
 app.ingress.rest.openapi: app.core app.core.observability app.ingress.access app.ingress.client_memory
     app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.protocol.observability
     app.routing
-app.ingress.service: app.access app.core app.core.config app.core.observability app.core.rollout
-    app.dispatch app.ensemble app.ingress.client_memory app.routing app.settings app.transport
-    app.transport.channel
+app.ingress.service: app.access app.core app.core.config app.core.drift app.core.observability
+    app.core.rollout app.dispatch app.ensemble app.ingress.client_memory app.routing app.settings
+    app.transport app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
 app.native: app.core app.core.installed
 app.protocol: app.core app.core.rollout
@@ -77,9 +79,9 @@ app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_ad
 app.ray_adapter.local: app.core.files app.core.system
 app.ray_adapter.serve: app.core
 app.rollout: app.core app.core.config app.core.rollout app.routing nereid_client.comparison
-app.routing: app.core app.core.config app.core.observability app.core.rollout app.core.system app.core.tape
-    app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
-    app.transport.memory
+app.routing: app.core app.core.config app.core.drift app.core.observability app.core.rollout app.core.system
+    app.core.tape app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel
+    app.transport.loops app.transport.memory
 app.settings: app.core app.core.config app.core.files app.core.installed app.core.observability
     app.core.system app.native app.protocol app.settings.flag app.transport
 app.settings.flag: app.access app.core.installed app.core.observability app.protocol
@@ -125,22 +127,24 @@ deployments.bls: app.core app.core.observability app.core.system app.dispatch ap
     app.ray_adapter.serve app.rollout app.routing app.transport.loops backends backends.python.api
     deployments deployments.execution
 deployments.builder: app.core app.ray_adapter.serve
+deployments.drift: app.core app.core.drift app.routing deployments.model_store
 deployments.environments: app.core app.core.files backends backends.python.worker backends.registry
     deployments.model_store
 deployments.event_loop_execution: app.transport.loops backends
 deployments.execution: app.core app.core.config app.core.files app.core.observability app.core.system
     app.transport.loops backends deployments.event_loop_execution deployments.rate_limiting
-deployments.manager: app.core app.core.config app.core.files app.core.observability app.core.rollout
-    app.core.system app.core.tape app.ray_adapter app.ray_adapter.serve app.routing app.settings
-    backends.registry deployments deployments.manager.serve deployments.model_store deployments.residency
-    deployments.rollout deployments.rollout.judging deployments.rollout.storage deployments.scaling
+deployments.manager: app.core app.core.config app.core.drift app.core.files app.core.observability
+    app.core.rollout app.core.system app.core.tape app.ray_adapter app.ray_adapter.serve app.routing
+    app.settings backends.registry deployments deployments.drift deployments.manager.serve
+    deployments.model_store deployments.residency deployments.rollout deployments.rollout.judging
+    deployments.rollout.storage deployments.scaling
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
     app.transport app.transport.channel deployments
 deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
     app.ray_adapter.local app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
     deployments deployments.bls deployments.execution deployments.replica deployments.scheduling.dynamic
-deployments.model_store: app.core app.core.config app.core.files app.core.tape app.settings backends
-    backends.registry deployments
+deployments.model_store: app.core app.core.config app.core.drift app.core.files app.core.tape app.settings
+    backends backends.registry deployments
 deployments.rate_limiting: app.core app.core.config app.core.files
 deployments.replica: app.cache app.core app.core.config app.core.files app.core.installed
     app.core.observability app.core.rollout app.core.system app.native app.ray_adapter.serve app.transport
@@ -179,11 +183,11 @@ nereid.commands.table:
 nereid.console: app.core app.core.config app.core.files app.core.installed app.core.system app.native
     app.ray_adapter app.routing app.settings
 nereid.deployments: deployments
-nereid.engine: app.core app.core.config app.core.files app.core.observability app.core.rollout
-    app.core.system app.dispatch app.ingress app.ingress.service app.ingress.tracing app.ray_adapter.serve
-    app.routing app.settings app.transport app.transport.channel app.transport.loops backends.python.api
-    deployments deployments.bls deployments.manager deployments.model_store deployments.replica
-    deployments.rollout deployments.scheduling.dynamic
+nereid.engine: app.core app.core.config app.core.drift app.core.files app.core.observability app.core.rollout
+    app.core.system app.dispatch app.drift app.ingress app.ingress.service app.ingress.tracing
+    app.ray_adapter.serve app.routing app.settings app.transport app.transport.channel app.transport.loops
+    backends.python.api deployments deployments.bls deployments.manager deployments.model_store
+    deployments.replica deployments.rollout deployments.scheduling.dynamic
 nereid.inprocess: app.core app.core.config app.core.installed app.core.observability app.ingress.metrics
     app.protocol.http app.settings app.settings.flag backends.python.api nereid nereid.engine
 nereid.migrate: app.core app.protocol app.protocol.tfserving

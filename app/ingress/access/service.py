@@ -36,6 +36,7 @@ class GuardedService:
         self.model_ready, self.wait_loaded = service.model_ready, service.wait_loaded
         self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
         self.rollout, self.rollout_history = service.rollout, service.rollout_history
+        self.drift = service.drift
         self.shared_memory = service.shared_memory
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:

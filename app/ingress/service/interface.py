@@ -10,6 +10,7 @@ from typing import Protocol
 from tritonclient.grpc import service_pb2 as pb
 
 from app.access.tokens import ANONYMOUS
+from app.core.drift.status import DriftStatus
 from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.inference import Call, Sink
 from app.core.rollout.history import RolloutHistory
@@ -89,6 +90,9 @@ class InferenceService(Protocol):
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
         """Change or start a rollout in the name of `who`; return when every ingress routes by the change."""
+
+    async def drift(self, name: str, version: str = "") -> DriftStatus:
+        """Return the drift of a version, by default the newest; raise NOT_FOUND if it is not watched."""
 
     async def rollout_history(self, name: str) -> RolloutHistory:
         """Return what a model has served; raise NOT_FOUND if that is nothing."""

@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.access.tokens import ANONYMOUS
 from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
+from app.core.drift.status import DriftStatus
 from app.core.errors import InferError, invalid_arg, unsupported
 from app.core.inference import Call, Sink
 from app.core.observability.statistics import ReplicaReport, merge
@@ -54,6 +55,8 @@ class Repository(Protocol):
     async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus: ...
 
     async def rollout_history(self, name: str) -> RolloutHistory: ...
+
+    async def drift(self, name: str, version: str) -> DriftStatus: ...
 
 
 class Serving(NamedTuple):
@@ -256,6 +259,9 @@ class RoutedInferenceService:
 
     async def rollout_history(self, name: str) -> RolloutHistory:
         return await self._repository.rollout_history(name)
+
+    async def drift(self, name: str, version: str = "") -> DriftStatus:
+        return await self._repository.drift(name, version)
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if self._default_deadline_s and not request.deadline:

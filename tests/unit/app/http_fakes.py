@@ -8,6 +8,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.access.tokens import ANONYMOUS
+from app.core.drift.status import DriftStatus
 from app.core.errors import InferError, not_found, unsupported
 from app.core.inference import Sink
 from app.core.rollout.history import RolloutHistory
@@ -15,6 +16,7 @@ from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
+from tests.unit.app.drift_fakes import drift_status
 from tests.unit.app.rollout_fakes import rollout, rollout_history
 from tests.unit.app.routing_fakes import FakeCall
 from tests.waiting import until
@@ -146,6 +148,9 @@ class FakeService:
         found = await self.rollout(name)
         self.changes.append((change, who))
         return found
+
+    async def drift(self, name: str, version: str = "") -> DriftStatus:
+        return drift_status(name, version)
 
     async def rollout_history(self, name: str) -> RolloutHistory:
         await self.rollout(name)

@@ -7,6 +7,7 @@ import msgspec
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.drift.status import DriftStatus
 from app.core.observability.statistics import Duration, ReplicaReport
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
@@ -15,6 +16,7 @@ from app.ensemble.runner import EnsembleRunner
 from app.rollout.traffic import RolloutTraffic
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
+from tests.unit.app.drift_fakes import drift_status
 from tests.unit.app.rollout_fakes import rollout, rollout_history
 from tests.unit.composed import Composed
 
@@ -152,6 +154,9 @@ class FakeRepository:
     async def change_rollout(self, name: str, change: RolloutChange, who: str) -> RolloutStatus:
         self.calls.append(("rollout", name, change, who))
         return rollout(model=name)
+
+    async def drift(self, name: str, version: str = "") -> DriftStatus:
+        return drift_status(name, version)
 
     async def rollout_history(self, name: str) -> RolloutHistory:
         return rollout_history(model=name)

@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
+from app.core.drift.status import DriftStatus
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable, unsupported
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
@@ -23,6 +24,7 @@ from app.ingress.grpc.front import GrpcFront
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
+from tests.unit.app.drift_fakes import drift_status
 
 WAIT_S = 30.0
 UNTIL_IT_ARRIVES = (0.3, 2.0, 20.0)
@@ -124,6 +126,9 @@ class FakeService:
 
     async def change_rollout(self, name: str, change: Any, who: str = "") -> Any:
         return await self.rollout(name)
+
+    async def drift(self, name: str, version: str = "") -> DriftStatus:
+        return drift_status(name, version)
 
     async def rollout_history(self, name: str) -> Any:
         return await self.rollout(name)
