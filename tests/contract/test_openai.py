@@ -55,6 +55,17 @@ def test_a_chat_of_a_model_that_renders_it(client: openai.OpenAI) -> None:
     assert {choice.finish_reason for choice in final.choices} == {"stop"}
 
 
+def test_a_response_and_the_one_after_it(client: openai.OpenAI) -> None:
+    items: Any = messages("ä b")
+    with client.responses.stream(model="words", input=items, instructions="repeat") as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        first = stream.get_final_response()
+    assert first.output_text == "".join(deltas) == "ä b"
+    items += [*[item.to_dict() for item in first.output], *messages("c")]
+    second = client.responses.create(model="words", input=items)
+    assert (second.output_text, second.status) == ("c", "completed")
+
+
 def test_a_limit_and_a_stop_are_told_apart(client: openai.OpenAI) -> None:
     cut = client.chat.completions.create(model="words", messages=messages("a b c"), max_completion_tokens=2)
     assert (cut.choices[0].message.content, cut.choices[0].finish_reason) == ("a b", "length")

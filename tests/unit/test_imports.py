@@ -53,8 +53,8 @@ app.ingress.metrics: app.access app.core app.core.installed app.core.observabili
 app.ingress.net: app.core app.core.system app.protocol.grpc
 app.ingress.openai: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.compatible app.ingress.http1 app.ingress.metrics app.ingress.rest app.ingress.service
-    app.protocol.http app.protocol.openai app.protocol.openai.texts app.protocol.openai.tools app.routing
-    app.settings
+    app.protocol.http app.protocol.openai app.protocol.openai.responses app.protocol.openai.texts
+    app.protocol.openai.tools app.routing app.settings
 app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
     app.native app.protocol app.protocol.http app.routing app.settings
@@ -71,6 +71,7 @@ app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protoco
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.protocol.openai: app.core app.core.config app.protocol app.protocol.http app.protocol.openai.tools
+app.protocol.openai.responses: app.core app.core.config app.protocol.openai app.protocol.openai.texts
 app.protocol.openai.texts: app.core app.core.config app.protocol.http app.protocol.openai
     app.protocol.openai.tools
 app.protocol.openai.tools:

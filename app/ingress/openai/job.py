@@ -15,6 +15,8 @@ from app.ingress.openai.catalog import Found
 from app.protocol.openai.errors import invalid
 from app.protocol.openai.fields import Fields
 from app.protocol.openai.logprobs import Drawn, read_logprobs
+from app.protocol.openai.responses.answers import ResponseForm
+from app.protocol.openai.responses.requests import read_response
 from app.protocol.openai.texts.answers import CHAT, COMPLETION, Form, Head, Part, fingerprint, usage_of
 from app.protocol.openai.texts.chat import read_chat
 from app.protocol.openai.texts.choices import Choice
@@ -26,16 +28,24 @@ from app.protocol.openai.tools.deltas import CallReader
 
 
 class Kind(NamedTuple):
-    """What a path is for."""
+    """What a path is for.
+
+    Attributes:
+        task: of models.
+        operation: in metrics and traces.
+        read: reads a request.
+        form: returns what its answer looks like.
+    """
 
     task: Task
     operation: str
-    form: Form
     read: Callable[[Fields, TextModel, frozenset[str], Defaults], TextRequest]
+    form: Callable[[TextRequest], Form]
 
 
-CHATS: Final = Kind("chat", "chat", CHAT, read_chat)
-COMPLETIONS: Final = Kind("completions", "text_completion", COMPLETION, read_completion)
+CHATS: Final = Kind("chat", "chat", read_chat, lambda _: CHAT)
+COMPLETIONS: Final = Kind("completions", "text_completion", read_completion, lambda _: COMPLETION)
+RESPONSES: Final = Kind("chat", "chat", read_response, lambda request: ResponseForm(request.echoed))
 
 
 class Span:
@@ -82,7 +92,7 @@ class Job:
     """
 
     def __init__(self, kind: Kind, found: Found, request: TextRequest, max_tool_bytes: int) -> None:
-        self.form = kind.form
+        self.form = kind.form(request)
         self.request = request
         self.found = found
         self._operation = kind.operation

@@ -11,14 +11,21 @@ from app.ingress.access.guard import Ask
 from app.ingress.http1.exchange import Route
 from app.ingress.openai.catalog import Catalog
 from app.ingress.openai.exchange import OpenAIRoute, PreflightRoute, RefusedRoute
-from app.ingress.openai.job import CHATS, COMPLETIONS
+from app.ingress.openai.job import CHATS, COMPLETIONS, RESPONSES
 from app.ingress.openai.management import LoadRoute, ModelsRoute, Turns
 from app.ingress.openai.texts import TextRoute
 from app.ingress.openai.vectors import EmbeddingsRoute, RerankRoute
 from app.ingress.rest.context import Found, RouteContext
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.web_origin import WebOriginPolicy
-from app.protocol.openai.errors import answer, invalid, restricted, unknown_url, wrong_method
+from app.protocol.openai.errors import (
+    answer,
+    invalid,
+    not_kept,
+    restricted,
+    unknown_url,
+    wrong_method,
+)
 from app.settings.openai import OpenAISettings
 from app.settings.settings import ServerSettings
 
@@ -29,6 +36,7 @@ MakeRoute = Callable[[RouteContext, Catalog, OpenAISettings, RequestHead], Route
 INFERENCES: Final[dict[str, MakeRoute]] = {
     "/v1/chat/completions": partial(TextRoute, CHATS),
     "/v1/completions": partial(TextRoute, COMPLETIONS),
+    "/v1/responses": partial(TextRoute, RESPONSES),
     "/v1/embeddings": EmbeddingsRoute,
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RerankRoute),
 }
@@ -89,6 +97,8 @@ class OpenAIRoutes:
                 return Found(_OPEN, RefusedRoute(answer(wrong_method(method, path))))
             route = make(context, catalog, self._settings, head)
             return self.unless_restricted(head, "inference", Found(Ask("inference"), route))
+        if path.startswith("/v1/responses/"):
+            return Found(_OPEN, RefusedRoute(answer(not_kept())))
         match = _MODEL.fullmatch(path)
         if match is None:
             return Found(_OPEN, RefusedRoute(answer(unknown_url(method, path))))

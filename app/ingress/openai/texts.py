@@ -1,7 +1,7 @@
 """`/v1/chat/completions` and `/v1/completions`: each continuation is a request to the model of its own."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS
 from app.protocol.openai.errors import wrong_task
 from app.protocol.openai.logprobs import Drawn
-from app.protocol.openai.texts.answers import Chunks, Head, Part, failed_stream, whole_answer
+from app.protocol.openai.texts.answers import Head, Part, Stream
 from app.protocol.openai.texts.requests import Defaults
 from app.settings.openai import OpenAISettings
 
@@ -99,7 +99,7 @@ class TextRoute(BodyRoute):
         job.count(self.catalog.generation)
         parts = gathered.parts()
         size = sum(len(part.text) for part in parts)
-        answer = await by_size(size, whole_answer, job.form, head, parts, job.usage())
+        answer = await by_size(size, job.form.whole, head, parts, job.usage())
         exchange.respond(200, JSON_HEADERS, (answer,))
 
     def _send(
@@ -127,13 +127,7 @@ class TextEvents:
     def __init__(self, job: Job, path: str) -> None:
         self._job = job
         self._path = path
-        self._chunks: Chunks | None = None
-
-    def _openings(self, chunks: Chunks) -> Iterator[bytes]:
-        """Return the first chunks of all choices in order: clients make a list of them."""
-        for index in range(len(self._job.choices)):
-            yield chunks.role(index)
-            yield chunks.part(Part(index, self._job.opening(index)))
+        self._stream: Stream | None = None
 
     async def event(self, index: int, response: InferResponse) -> Event:
         job = self._job
@@ -141,18 +135,22 @@ class TextEvents:
             return Event(b"", False)
         try:
             part = job.receive(index, response)
+            data = b"" if self._stream is not None else self._begun(response)
+            assert self._stream is not None
+            data += self._stream.part(part)
         except Exception as error:
             failure = describe_error(error, self._path)
-            return Event(failed_stream(failure), True, refusal=failure)
-        chunks, data = self._chunks, b""
-        if chunks is None:
-            chunks = self._chunks = Chunks(job.form, job.head(response), job.request.usage)
-            data = b"".join(self._openings(chunks))
-        data += chunks.part(part)
+            return Event(b"" if self._stream is None else self._stream.fail(failure), True, refusal=failure)
         last = bool(part.reason) and job.ended
         if last:
-            data += chunks.ending(job.usage() if job.request.usage else None)
+            data += self._stream.end(job.usage())
         return Event(data, last, cancel=job.choices[index].cut)
+
+    def _begun(self, first: InferResponse) -> bytes:
+        """Begin the stream by the first response."""
+        job = self._job
+        self._stream = job.form.stream(job.head(first), job.request.usage)
+        return self._stream.begin([job.opening(index) for index in range(len(job.choices))])
 
 
 class Gathered:

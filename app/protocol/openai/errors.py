@@ -156,6 +156,12 @@ def unknown_url(method: str, path: str) -> OpenAIError:
     return OpenAIError(f"Unknown request URL: {method} {path}", code=ErrorCode.NOT_FOUND, slug="unknown_url")
 
 
+def not_kept() -> OpenAIError:
+    """Return the error of a response that is asked for again."""
+    text = "responses are not kept here: send the whole conversation as 'input'"
+    return OpenAIError(text, code=ErrorCode.NOT_FOUND, slug="response_not_found")
+
+
 def wrong_method(method: str, path: str) -> OpenAIError:
     """Return the error of a path that has other methods."""
     return OpenAIError(f"Not allowed to {method} on {path}", slug="method_not_supported", status=405)

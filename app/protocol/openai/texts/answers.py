@@ -1,7 +1,7 @@
 """Answers of chats and completions: one JSON object, or chunks of a stream. No I/O."""
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,25 +13,6 @@ from app.protocol.openai.texts.choices import Choice
 
 _encode: Final = msgspec.json.Encoder().encode
 DONE: Final = b"data: [DONE]\n\n"
-
-
-class Form(NamedTuple):
-    """What an answer is called.
-
-    Attributes:
-        prefix: of its id.
-        whole, chunk: its `object`.
-        chat: its choices are messages, not texts.
-    """
-
-    prefix: str
-    whole: str
-    chunk: str
-    chat: bool
-
-
-CHAT: Final = Form("chatcmpl-", "chat.completion", "chat.completion.chunk", True)
-COMPLETION: Final = Form("cmpl-", "text_completion", "text_completion", False)
 
 
 class Head(NamedTuple):
@@ -70,6 +51,70 @@ class Part(NamedTuple):
     calls: Sequence[Any] = ()
 
 
+class Stream(Protocol):
+    """Makes the events of a stream; one for each answer."""
+
+    def begin(self, openings: Sequence[str]) -> bytes:
+        """Return what comes first; `openings` precede the texts of the choices."""
+
+    def part(self, part: Part) -> bytes:
+        """Return what a choice gets; b"" for nothing.
+
+        Raises:
+            InferError: the texts are too long.
+        """
+
+    def end(self, usage: dict[str, Any]) -> bytes:
+        """Return the end, with the tokens of the answer; see `usage_of`."""
+
+    def fail(self, error: Failure | InferError) -> bytes:
+        """Return the end of a stream that fails."""
+
+
+class Form(Protocol):
+    """What an answer looks like."""
+
+    @property
+    def prefix(self) -> str:
+        """Of its id."""
+
+    def whole(self, head: Head, parts: Sequence[Part], usage: dict[str, Any]) -> bytes:
+        """Return the body of an answer in one piece."""
+
+    def stream(self, head: Head, usage: bool) -> Stream:
+        """Return what makes a stream, which ends with its tokens if `usage` is wanted."""
+
+
+class ChoicesForm(NamedTuple):
+    """An object with choices, as of chats and completions.
+
+    Attributes:
+        prefix: of its id.
+        object, chunk: what it is called, whole and in a stream.
+        chat: its choices are messages, not texts.
+    """
+
+    prefix: str
+    object: str
+    chunk: str
+    chat: bool
+
+    def whole(self, head: Head, parts: Sequence[Part], usage: dict[str, Any]) -> bytes:
+        """Return the body of an answer in one piece."""
+        choices = [_message(part) if self.chat else _text(part) for part in parts]
+        fields = head._asdict()
+        answer = {"id": fields.pop("id"), "object": self.object, **fields, "choices": choices, "usage": usage}
+        return _encode(answer)
+
+    def stream(self, head: Head, usage: bool) -> Stream:
+        """Return what makes a stream."""
+        return _Chunks(self, head, usage)
+
+
+CHAT: Final = ChoicesForm("chatcmpl-", "chat.completion", "chat.completion.chunk", True)
+COMPLETION: Final = ChoicesForm("cmpl-", "text_completion", "text_completion", False)
+
+
 def fingerprint(content: str) -> str:
     """Return the `system_fingerprint` of a version, by the digest of its files and configuration."""
     return f"fp_{content[:10]:0<10}"
@@ -89,14 +134,6 @@ def usage_of(choices: Sequence[Choice], each: int) -> dict[str, Any]:
     if cached:
         found["prompt_tokens_details"] = {"cached_tokens": sum(cached)}
     return found
-
-
-def whole_answer(form: Form, head: Head, parts: Sequence[Part], usage: dict[str, Any]) -> bytes:
-    """Return the body of an answer in one piece."""
-    choices = [_message(part) if form.chat else _text(part) for part in parts]
-    fields = head._asdict()
-    answer = {"id": fields.pop("id"), "object": form.whole, **fields, "choices": choices, "usage": usage}
-    return _encode(answer)
 
 
 def _message(part: Part) -> dict[str, Any]:
@@ -120,8 +157,8 @@ def _text(part: Part) -> dict[str, Any]:
     }
 
 
-class Chunks:
-    """The events of a stream.
+class _Chunks:
+    """The events of a stream of choices.
 
     Args:
         form: of the answer.
@@ -129,14 +166,19 @@ class Chunks:
         usage: whether the stream ends with its tokens.
     """
 
-    def __init__(self, form: Form, head: Head, usage: bool) -> None:
+    def __init__(self, form: ChoicesForm, head: Head, usage: bool) -> None:
         self._chat = form.chat
+        self._usage = usage
         fields = head._asdict()
         whole = _encode({"id": fields.pop("id"), "object": form.chunk, **fields})
         self._before = b'data: %b,"choices":[' % whole[:-1]
         self._after = b'],"usage":null}\n\n' if usage else b"]}\n\n"
 
-    def role(self, index: int) -> bytes:
+    def begin(self, openings: Sequence[str]) -> bytes:
+        """Return the first chunks of all choices in order: clients make a list of them."""
+        return b"".join([self._role(at) + self.part(Part(at, text)) for at, text in enumerate(openings)])
+
+    def _role(self, index: int) -> bytes:
         """Return the first chunk of a choice; b"" for a completion, which has none."""
         if not self._chat:
             return b""
@@ -157,12 +199,16 @@ class Chunks:
             found += self._of(ending % (part.choice, part.reason.encode()))
         return found
 
-    def ending(self, usage: dict[str, Any] | None) -> bytes:
+    def end(self, usage: dict[str, Any]) -> bytes:
         """Return the end of a stream, with its tokens if they are wanted."""
-        if usage is None:
+        if not self._usage:
             return DONE
         before = self._before.removesuffix(b"[")
         return b'%b[],"usage":%b}\n\n' % (before, _encode(usage)) + DONE
+
+    def fail(self, error: Failure | InferError) -> bytes:
+        """Return the end of a stream that fails."""
+        return b"data: %b\n\n" % to_json({"error": error_object(error)}) + DONE
 
     def _delta(self, index: int, delta: bytes, drawn: Sequence[Drawn] = ()) -> bytes:
         known = _encode(chat_logprobs(drawn)) if drawn else b"null"
@@ -170,8 +216,3 @@ class Chunks:
 
     def _of(self, choice: bytes) -> bytes:
         return b"".join((self._before, choice, self._after))
-
-
-def failed_stream(error: Failure | InferError) -> bytes:
-    """Return the end of a stream that fails."""
-    return b"data: %b\n\n" % to_json({"error": error_object(error)}) + DONE

@@ -172,12 +172,17 @@ def _call(given: Any, where: str) -> dict[str, Any]:
     if not isinstance(function, dict):
         raise invalid(f"Invalid '{where}': expected a call of a function", where)
     name = as_text(function.get("name"), f"{where}.function.name")
-    arguments = _parsed(function.get("arguments", "{}"), f"{where}.function.arguments")
+    arguments = read_arguments(function.get("arguments", "{}"), f"{where}.function.arguments")
     found = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return found | ({"id": as_text(given["id"], f"{where}.id")} if given.get("id") is not None else {})
 
 
-def _parsed(given: Any, where: str) -> Mapping[str, Any]:
+def read_arguments(given: Any, where: str) -> Mapping[str, Any]:
+    """Return the arguments of a call, which are the text of a JSON object.
+
+    Raises:
+        OpenAIError: they are none.
+    """
     text = as_text(given, where)
     try:
         found = parse_json(text) if text.strip() else {}

@@ -55,6 +55,7 @@ class TextRequest(msgspec.Struct):
         caller: who asks.
         chat: what a template renders; None for none.
         tools: that the text may call; None for a completion.
+        echoed: fields that the answer repeats.
     """
 
     prompts: list[str]
@@ -67,6 +68,7 @@ class TextRequest(msgspec.Struct):
     caller: Caller
     chat: dict[str, Any] | None = None
     tools: Tools | None = None
+    echoed: dict[str, Any] = {}
 
 
 def read_request(

@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel, TypeAdapter
 
 from app.core.errors import internal
+from tests.unit.app.ingress.openai.package import unknown_fields
 from tests.unit.app.ingress.openai.text_models import VLLM, Script, TextService, inputs, of, post
 from tests.unit.app.ingress.running_fronts import Fronts
 
@@ -151,7 +152,7 @@ def test_objects_have_the_types_of_the_package(
                 choice["finish_reason"] = choice["finish_reason"] or "stop"
         strict = chunk if more.get("stream") else whole
         checked = TypeAdapter(strict).validate_python(each, strict=True)
-        assert not _unknown(checked), _unknown(checked)
+        assert not unknown_fields(checked), unknown_fields(checked)
 
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"at": "D"}}</tool_call>'
@@ -175,8 +176,8 @@ def test_calls_and_probabilities_have_the_types_of_the_package(fronts: Fronts, m
     objects = found.events[:-1] if more else [found.document]
     for each in objects:
         kind = ChatCompletionChunk if more else ChatCompletion
-        assert not _unknown(TypeAdapter(kind).validate_python(each, strict=True))
-    assert not _unknown(TypeAdapter(Completion).validate_python(plain.document, strict=True))
+        assert not unknown_fields(TypeAdapter(kind).validate_python(each, strict=True))
+    assert not unknown_fields(TypeAdapter(Completion).validate_python(plain.document, strict=True))
     assert objects[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
 
 
@@ -184,16 +185,6 @@ def test_models_have_the_type_of_the_package(serve: Callable[..., int]) -> None:
     with client(serve(COUNTED)) as asked:
         raw = json.loads(asked.models.with_raw_response.list().text)["data"]
     assert all(TypeAdapter(Model).validate_python(each, strict=True) for each in raw)
-
-
-def _unknown(value: Any) -> list[str]:
-    """Return the fields, at any depth, that the package does not know."""
-    if isinstance(value, list):
-        return [name for each in value for name in _unknown(each)]
-    if not isinstance(value, BaseModel):
-        return []
-    inner = [name for each in value.__dict__.values() for name in _unknown(each)]
-    return [*(value.model_extra or {}), *inner]
 
 
 def test_choices_begin_in_order_whichever_has_a_text_first(serve: Callable[..., int]) -> None:
