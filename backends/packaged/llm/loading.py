@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read at the import of transformers: nothing is downloaded
@@ -59,11 +60,12 @@ def model_facts(model: Any, tokenizer: Any, max_model_len: int | None) -> ModelF
     vocabulary = model.config.get_text_config().vocab_size if head is None else len(head.weight)
     limit = _context_length(model, max_model_len)
 
-    def decode(tokens: Sequence[int]) -> str:
-        text: str = tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def text_of(tokens: Sequence[int], plain: bool) -> str:
+        text: str = tokenizer.decode(tokens, skip_special_tokens=plain, clean_up_tokenization_spaces=False)
         return text
 
-    return ModelFacts(limit, _end_tokens(model, tokenizer), vocabulary, model.device, decode)
+    decode, spell = partial(text_of, plain=True), partial(text_of, plain=False)
+    return ModelFacts(limit, _end_tokens(model, tokenizer), vocabulary, model.device, decode, spell)
 
 
 def _context_length(model: Any, wanted: int | None) -> int:

@@ -19,7 +19,7 @@ from backends.packaged.llm.engine.sampling import SamplingParameters
 
 VOCABULARY = 4096
 LONG = 4000
-FACTS = ModelFacts(8192, (), VOCABULARY, torch.device("cpu"), str)
+FACTS = ModelFacts(8192, (), VOCABULARY, torch.device("cpu"), str, str)
 
 
 class Reader:

@@ -209,7 +209,7 @@ class Score(NamedTuple):
 
 
 def scores(
-    logits: Tensor, tokens: Sequence[int], counts: Sequence[int], decode: Callable[[Any], str]
+    logits: Tensor, tokens: Sequence[int], counts: Sequence[int], spell: Callable[[Any], str]
 ) -> list[Score]:
     """Return the probabilities of chosen tokens, and of the `counts` most probable ones beside each.
 
@@ -217,7 +217,7 @@ def scores(
         logits: as the model gives them, [rows, vocabulary].
         tokens: the one chosen of each row.
         counts: how many of the most probable tokens are wanted beside it.
-        decode: from tokens to text.
+        spell: from tokens to text.
     """
     every = logits.float().log_softmax(-1)
     own = every.gather(-1, torch.tensor(tokens, device=every.device)[:, None])
@@ -226,9 +226,9 @@ def scores(
     best = every.topk(min(max(counts), every.shape[-1]))
     found = []
     for row, (token, count) in enumerate(zip(tokens, counts, strict=True)):
-        known = {token: Logprob(values[row], ranks[row], decode([token]))}
+        known = {token: Logprob(values[row], ranks[row], spell([token]))}
         pairs = zip(best.indices[row, :count].tolist(), best.values[row, :count].tolist(), strict=True)
         for rank, (each, value) in enumerate(pairs, 1):
-            known.setdefault(each, Logprob(value, rank, decode([each])))
+            known.setdefault(each, Logprob(value, rank, spell([each])))
         found.append(Score(values[row], known))
     return found

@@ -234,8 +234,8 @@ def _scored(
     if not rows:
         return {}
     counts = [generations[row].scored or 0 for row in rows]
-    decode = generations[rows[0]].decode
-    return dict(zip(rows, scores(logits[rows], [tokens[row] for row in rows], counts, decode), strict=True))
+    spell = generations[rows[0]].spell
+    return dict(zip(rows, scores(logits[rows], [tokens[row] for row in rows], counts, spell), strict=True))
 
 
 def _fail(reading: Reading, error: Exception) -> None:

@@ -42,7 +42,8 @@ class ModelFacts(NamedTuple):
         ends: the tokens by which the model ends a text.
         vocabulary: the number of tokens.
         device: of the logits.
-        decode: from tokens to text.
+        decode: from tokens to text, in which special ones have none.
+        spell: from tokens to text with that of special ones, as scores tell them.
     """
 
     limit: int
@@ -50,6 +51,7 @@ class ModelFacts(NamedTuple):
     vocabulary: int
     device: torch.device
     decode: Callable[[Sequence[int]], str]
+    spell: Callable[[Sequence[int]], str]
 
 
 class Generation(Reading):
@@ -57,7 +59,7 @@ class Generation(Reading):
 
     Attributes:
         last: the token generated last.
-        decode: from tokens to text.
+        spell: see `ModelFacts`.
         listener: receives the pieces.
         scored: how many of the most probable tokens are reported beside each; None where no score is wanted.
     """
@@ -86,7 +88,7 @@ class Generation(Reading):
             salt: of the client; texts of the same salts share beginnings.
         """
         super().__init__(prompt, listener, parameters.lora_name, (salt, parameters.cache_salt))
-        self.listener, self.decode = listener, facts.decode
+        self.listener, self.spell = listener, facts.spell
         self._ends = {*parameters.stop_token_ids, *(() if parameters.ignore_eos else facts.ends)}
         self.choice = Choice(parameters, prompt, facts.device, self._ends, guide)
         self.scored = parameters.logprobs if parameters.logprobs is not None else 0 if scored else None

@@ -25,6 +25,8 @@ class Guide:
         """
         allowed = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
         self._check()
+        if not bool(allowed.any()):
+            raise ValueError("structured_outputs: no token of the model spells what has to follow")
         logits[: len(allowed)].masked_fill_(allowed.to(logits.device) == 0, -torch.inf)
         logits[len(allowed) :] = -torch.inf
 

@@ -20,7 +20,7 @@ from backends.packaged.llm.engine.sampling import SamplingParameters
 from tests.waiting import block_until
 
 VOCABULARY = 100
-FACTS = ModelFacts(1 << 30, {50}, VOCABULARY, torch.device("cpu"), str)
+FACTS = ModelFacts(1 << 30, {50}, VOCABULARY, torch.device("cpu"), str, str)
 ENDLESS = FACTS._replace(ends=())
 
 
