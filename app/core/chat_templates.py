@@ -24,12 +24,12 @@ class TextFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         template: of chats, where it does not render them itself.
-        adapters: of LoRA, by name.
+        adapters: of LoRA, by name; None where the files do not tell, and any may be asked for.
         max_model_len: tokens of a prompt and its text together; 0 if unknown.
     """
 
     template: ChatTemplate = ChatTemplate()
-    adapters: tuple[str, ...] = ()
+    adapters: tuple[str, ...] | None = ()
     max_model_len: int = 0
 
 

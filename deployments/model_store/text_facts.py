@@ -30,9 +30,17 @@ def read_text_facts(directory: Path, version: int, config: mc.ModelConfig) -> Te
     if text.format != "vllm":
         return TextFacts(template)
     folder = directory / str(version)
-    length = _json(folder / _ENGINE).get("max_model_len")
-    adapters = [name for name in _json(folder / _ADAPTERS) if name][:_MAX_ADAPTERS]
-    return TextFacts(template, tuple(adapters), length if type(length) is int and length > 0 else 0)
+    engine = _json(folder / _ENGINE)
+    length = (engine or {}).get("max_model_len")
+    length = length if type(length) is int and length > 0 else 0
+    return TextFacts(template, None if engine is None else _adapters(folder, config.backend, engine), length)
+
+
+def _adapters(folder: Path, backend: str, engine: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of adapters, which vLLM's backend has by `enable_lora` alone."""
+    if backend == "vllm" and str(engine.get("enable_lora")).lower() != "true":
+        return ()
+    return tuple([name for name in _json(folder / _ADAPTERS) or () if name][:_MAX_ADAPTERS])
 
 
 def _template(directory: Path, version: int, name: str, settings: TextSettings) -> ChatTemplate:
@@ -48,11 +56,11 @@ def _template(directory: Path, version: int, name: str, settings: TextSettings) 
         raise invalid_arg(f"model '{name}': the chat template cannot be used: {error}") from None
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """Return the object of a file; {} where there is none."""
+def _json(path: Path) -> dict[str, Any] | None:
+    """Return the object of a file; None where there is none."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None

@@ -90,7 +90,7 @@ class Catalog:
         base, separator, adapter = name.rpartition(self._settings.lora_separator or "\0")
         if separator and base and adapter and any(entry.model == base for entry in self._visible()):
             entry = await resolve_loaded(self._service, base)
-            if adapter not in entry.text.adapters:
+            if entry.text.adapters is not None and adapter not in entry.text.adapters:
                 raise invalid(f"Unknown LoRA: {adapter}; for model: {name}", "model")
             return entry, adapter
         raise unknown_model(name) if absent.code is ErrorCode.NOT_FOUND else absent
@@ -136,7 +136,7 @@ class Catalog:
         """Return a model, its aliases, and its adapters where requests may name them."""
         created, facts, separator = int(entry.ready_at), entry.text, self._settings.lora_separator
         more = list(text.settings.aliases) if text is not None else []
-        more += [f"{entry.model}{separator}{each}" for each in facts.adapters if separator]
+        more += [f"{entry.model}{separator}{each}" for each in facts.adapters or () if separator]
         return [
             describe_model(entry.model, created, text, facts),
             *(describe_model(name, created, text, facts, entry.model) for name in more),

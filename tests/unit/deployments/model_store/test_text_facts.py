@@ -53,5 +53,22 @@ def test_files_of_vllms_backend_tell_adapters_and_the_context(tmp_path: Path, ve
         assert read_text_facts(tmp_path, 1, vllm).max_model_len == 0
 
 
+def test_adapters_are_unknown_where_no_engine_is_and_none_where_it_is_not_to_have_any(
+    tmp_path: Path, version: Path
+) -> None:
+    (version / "multi_lora.json").write_text('{"a": "x"}')
+    vllm = config(format="vllm")
+    vllm.input[0].name = "text_input"
+    assert read_text_facts(tmp_path, 1, vllm).adapters is None
+    vllm.backend = "vllm"
+    for engine, adapters in (
+        ("{}", ()),
+        ('{"enable_lora": "true"}', ("a",)),
+        ('{"enable_lora": true}', ("a",)),
+    ):
+        (version / "model.json").write_text(engine)
+        assert read_text_facts(tmp_path, 1, vllm).adapters == adapters
+
+
 def test_other_models_have_none(tmp_path: Path) -> None:
     assert read_text_facts(tmp_path, 1, mc.ModelConfig(name="m")) == TextFacts()

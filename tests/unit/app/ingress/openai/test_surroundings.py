@@ -120,8 +120,11 @@ def test_a_span_has_tokens_and_no_text() -> None:
 
 
 class WithAdapters(TextService):
+    adapters: tuple[str, ...] | None = ("tiny",)
+
     def resolve(self, name: str, version: str = "") -> VersionEntry:
-        return msgspec.structs.replace(super().resolve(name, version), text=TextFacts(adapters=("tiny",)))
+        facts = TextFacts(adapters=self.adapters)
+        return msgspec.structs.replace(super().resolve(name, version), text=facts)
 
 
 def test_an_adapter_is_named_behind_the_separator(fronts: Fronts) -> None:
@@ -138,3 +141,14 @@ def test_an_adapter_is_named_behind_the_separator(fronts: Fronts) -> None:
         ("identity", None),
         ("identity_lora_tiny", "identity"),
     ]
+
+
+def test_any_adapter_may_be_named_where_nobody_knows_them(fronts: Fronts) -> None:
+    service = WithAdapters(of(COUNTED), VLLM)
+    service.adapters = None
+    with fronts(service=service, allow_openai=True, lora_separator="_lora_") as running:
+        assert post(running.http_port, PATH, COMPLETION | {"model": "identity_lora_big"}).status == 200
+        listed = ask(running.http_port, "GET", "/v1/models").document["data"]
+        assert ask(running.http_port, "GET", "/v1/models/identity_lora_big").status == 404
+    assert json.loads(inputs(service.seen[0])["sampling_parameters"])["lora_name"] == "big"
+    assert [each["id"] for each in listed] == ["identity"]
