@@ -23,7 +23,7 @@ from tests.server import ROOT
 FILES: Final = (
     *("test_observability", "test_model_management", "test_request_size", "test_openai_restricted_apis"),
     *("test_chat_completions", "test_completions", "test_openai_client", "test_tool_calling"),
-    "test_embeddings",
+    *("test_embeddings", "test_lora"),
 )
 _DIALOGUES: Final = ("test_model_management", "test_openai_client", "test_tool_calling")
 """Files whose tests expect certain answers."""
@@ -124,6 +124,7 @@ def environment(work: Path, name: str) -> Mapping[str, str]:
         "TEST_MODEL": _MODEL,
         "TEST_MODEL_REPOSITORY": str(models),
         "TEST_TOKENIZER": str(tokenizer),
+        "TEST_ADAPTER": str(work / "adapter"),
     }
 
 

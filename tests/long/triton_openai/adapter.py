@@ -46,6 +46,8 @@ def as_triton(method: str, path: str, asked: bytes, status: int, document: Any) 
         return 400, document | {"detail": "Unknown model: "}
     if text.endswith("is not for chat"):  # without a template
         return 500, document | {"detail": "Unknown tokenizer"}
+    if text.startswith("Unknown "):  # tests of LoRA look at all of the body
+        document = {"detail": text}
     if status == 404 and method == "POST" and error["code"] == "model_not_found":
         # What cannot be loaded because it is not there is a failure of the server.
         return (500 if path.endswith("/load") else 400), document

@@ -5,7 +5,9 @@ stand. Each server is one process of ours, behind an adapter at the port where t
 """
 
 import enum
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import MagicMock
 
 import fastapi.testclient
 import httpx2
@@ -44,6 +47,44 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def download(repo_id: str, local_dir: str) -> None:
+    """Write an adapter in place of one that would be downloaded."""
+    shutil.copytree(os.environ["TEST_ADAPTER"], local_dir)
+
+
+def made_for_vllm(words: Sequence[str]) -> list[str]:
+    """Have `llm` serve what tests of LoRA write for vLLM, and the tokenizer be that of its model."""
+    if "models" not in words:  # the folder of those tests
+        return [*words]
+    weights = Path(os.environ["TEST_MODEL_REPOSITORY"]) / "mimic" / "1" / "weights"
+    for configuration in Path("models").glob("*/config.pbtxt"):
+        version = configuration.parent / "1"
+        if 'backend: "vllm"' not in configuration.read_text():
+            continue
+        configuration.write_text('backend: "llm"')
+        (version / "model.json").write_text(json.dumps({"model": "weights"}))
+        shutil.copytree(weights, version / "weights", dirs_exist_ok=True)
+        adapters = version / "multi_lora.json"
+        if adapters.is_file():
+            folders = json.loads(adapters.read_text())
+            adapters.write_text(json.dumps({name: Path(each).name for name, each in folders.items()}))
+    tokenizer = words.index("--tokenizer") + 1
+    given = os.path.abspath("models"), os.environ["TEST_TOKENIZER"]
+    places = {words.index("models"): given[0], tokenizer: given[1]}
+    return [places.get(place, word) for place, word in enumerate(words)]
+
+
+class Package(openai.OpenAI):
+    """A client that says errors with all of their body, as the package did when the tests were written."""
+
+    def _make_status_error(
+        self, err_msg: str, *, body: object, response: httpx2.Response
+    ) -> openai.APIStatusError:
+        if isinstance(body, dict) and "error" not in body:
+            err_msg = f"{err_msg} - {body}"
+        return super()._make_status_error(err_msg, body=body, response=response)
+
+
 class OpenAIServer:
     """A server of ours, by the flags of Triton's `main.py`.
 
@@ -62,7 +103,7 @@ class OpenAIServer:
         self.stderr_lines: list[str] = []
         own, http, grpc = free_port(), free_port(), free_port()
         flags = [f"--openai-port={own}", f"--http-port={http}", f"--grpc-port={grpc}"]
-        words = [word for word in cli_args if word not in _DROPPED]
+        words = made_for_vllm([word for word in cli_args if word not in _DROPPED])
         if "--default-max-tokens" not in words:
             flags.append("--default-max-tokens=16")
         program = os.environ.get("NEREID_MODULE", "tests.long.qa_server")
@@ -124,7 +165,7 @@ class OpenAIServer:
         return "/".join((self.url_root, *parts))
 
     def get_client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url_for("v1"), api_key=self.API_KEY)
+        return Package(base_url=self.url_for("v1"), api_key=self.API_KEY)
 
     def get_async_client(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=self.url_for("v1"), api_key=self.API_KEY)
@@ -189,7 +230,11 @@ def _module(name: str, **members: Any) -> None:
 
 
 fastapi.testclient.TestClient = Client  # type: ignore[misc, assignment]
-_module("tritonserver", ModelControlMode=ModelControlMode, Server=Models)
+_module(
+    "tritonserver", ModelControlMode=ModelControlMode, Server=Models, __getattr__=lambda name: MagicMock()
+)
+_module("vllm")
+_module("huggingface_hub", snapshot_download=download)
 _module(
     "tests.utils",
     OpenAIServer=OpenAIServer,

@@ -1,5 +1,7 @@
 """Writes small models of words for the backend `llm`: one that says anything, one that knows some dialogues.
 
+An adapter of LoRA too.
+
 Run in the environment of that backend: `python write_models.py FOLDER`.
 """
 
@@ -8,7 +10,8 @@ import sys
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from peft import LoraConfig, get_peft_model
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -25,20 +28,31 @@ DIALOGUES = {
     f"{SYSTEM}user: {WEATHER}\nassistant:": CALL,
     f"{SYSTEM}user: {WEATHER}\nassistant: None\ntool: 98\nassistant:": " It is 98 degrees in Dallas .",
 }
+FORCED = {
+    f'{SYSTEM}user: {WEATHER}\nassistant:{{"city': (
+        '": "Dallas", "state": "TX", "unit": "fahrenheit", "num_days": 3}'
+    )
+}
+"""What follows where a schema has forced the beginning of an answer."""
+LEARNED = (*DIALOGUES.items(), *FORCED.items())
 POSITIONS = 512
 STEPS = 400
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose tokens are words with the space in front of them, or parts of JSON."""
-    split = pre_tokenizers.Split(Regex(r" ?[A-Za-z_']+| ?[0-9]+| ?[^A-Za-z_'0-9 ]| "), "isolated")
-    words = dict.fromkeys(
-        piece for one in DIALOGUES.items() for text in one for piece, _ in split.pre_tokenize_str(text)
+    """Return a tokenizer whose tokens are bytes, words with the space in front of them, and parts of JSON."""
+    made = Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(Regex(r" ?[A-Za-z_']+| ?[0-9]+| ?[^A-Za-z_'0-9 ]| "), "isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([words, as_bytes])
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        min_frequency=1,
+        special_tokens=["<unk>", "<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    vocabulary = {word: number for number, word in enumerate(["<unk>", "<end>", *words])}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    made.pre_tokenizer = split
-    made.decoder = decoders.Fuse()
+    made.train_from_iterator((text for one in LEARNED for text in one), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=made, unk_token="<unk>", eos_token="<end>", chat_template=TEMPLATE
     )
@@ -47,7 +61,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def taught(model: GPT2LMHeadModel, words: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     """Have the model learn what follows each prompt."""
     rows = []
-    for prompt, answer in DIALOGUES.items():
+    for prompt, answer in LEARNED:
         asked = words(prompt, add_special_tokens=False).input_ids
         said = [*words(answer, add_special_tokens=False).input_ids, words.eos_token_id]
         rows.append((torch.tensor([asked + said]), torch.tensor([[-100] * len(asked) + said])))
@@ -63,9 +77,8 @@ def taught(model: GPT2LMHeadModel, words: PreTrainedTokenizerFast) -> GPT2LMHead
 
 def babbling(model: GPT2LMHeadModel, words: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     """Have the model learn that any word may follow any other, and that a text does not end."""
-    ids = torch.tensor(
-        [number for word, number in words.get_vocab().items() if word.strip()[:1] not in ("", "<")]
-    )
+    vocabulary = {word.lstrip("Ġ"): number for word, number in words.get_vocab().items()}
+    ids = torch.tensor([number for word, number in vocabulary.items() if word.isascii() and word.isalpha()])
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     for _ in range(STEPS // 4):
         rows = ids[torch.randint(len(ids), (8, 64))]
@@ -90,6 +103,8 @@ def main(root: Path) -> None:
         (folder / "model.json").write_text(json.dumps({"model": "weights"}))
         (folder.parent / "config.pbtxt").write_text('backend: "llm"\n')
     words.save_pretrained(root / "words")
+    config = LoraConfig(target_modules=["c_attn"], init_lora_weights=False, fan_in_fan_out=True)
+    get_peft_model(model, config).save_pretrained(root / "adapter")
 
 
 if __name__ == "__main__":
