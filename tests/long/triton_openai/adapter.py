@@ -16,7 +16,7 @@ from typing import Any, Final
 _TIMEOUT_S: Final = 100.0
 _PIECE: Final = 1 << 16
 _ITS_OWN: Final = re.compile(
-    r"Unknown model|can only be used when|only single choice|logit.bias|suffix|best_of|non-empty"
+    r"Unknown (model|LoRA)|can only be used when|only single choice|logit.bias|suffix|best_of|non-empty"
     r"|requires (CreateChat|--tool)|'tools' has no function|already loaded|load/unload|cannot be guided"
     r"|is not for "
 )
