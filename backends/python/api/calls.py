@@ -15,7 +15,7 @@ from app.core.errors import ErrorCode, Failure, FailureReason, unsupported
 from app.core.inference import Cancel
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, failed
 from backends.base import Request
-from backends.python.api.errors import TritonError
+from backends.python.api.errors import TritonError, TritonModelException
 from backends.python.api.event_loop import EventLoop
 from backends.python.api.request import NO_PARAMETERS, SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from backends.python.api.response import InferenceResponse
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_QUEUED: Final = 16384
 """Most responses of one call that are queued for its model."""
+KEPT_BYTES: Final = 64 << 20
+"""Bytes of the responses of a call that are kept for a further loop over them."""
 
 
 def callers() -> tuple[Request, ...]:
@@ -110,22 +112,43 @@ def too_many_queued() -> InferResponse:
 
 
 class ResponseIterator:
-    """Iterator over the responses of a call with `decoupled=True`; blocks. The last may be empty."""
+    """Iterator over the responses of a call with `decoupled=True`; blocks. The last may be empty.
+
+    As Triton's, one that has ended begins again with a further loop. It keeps the responses for that, up to
+    `KEPT_BYTES`: they lie in memory that other requests need.
+    """
 
     def __init__(self) -> None:
         self._queued: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
         self._cancel: Cancel | None = None
         self._ended = False
+        self._kept: list[InferResponse] = []
+        self._room = KEPT_BYTES
+        self._again: Iterator[InferResponse] = iter(())
 
     def __iter__(self) -> Iterator[InferenceResponse]:
+        if self._ended:
+            if self._room < 0:
+                raise TritonModelException(
+                    f"the responses were of more than {KEPT_BYTES} bytes, and can be read only once"
+                )
+            self._again = iter(self._kept)
         return self
 
     def __next__(self) -> InferenceResponse:
         if self._ended:
-            raise StopIteration
+            return model_response(next(self._again))
         response = self._queued.get()
         self._ended = response.final
+        self._keep(response)
         return model_response(response)
+
+    def _keep(self, response: InferResponse) -> None:
+        self._room -= sum(len(tensor.data) for tensor in response.outputs)
+        if self._room >= 0:
+            self._kept.append(response)
+        else:
+            self._kept.clear()
 
     def cancel(self) -> None:
         """Tell the called model that its responses are not needed; what it responds still comes."""

@@ -106,6 +106,7 @@ CALLS: Final = {
     "answer(Q().exec())": [[2, 4], [6, 8]],
     "Q(model_name='nobody').exec().error().message()": "nobody is not ready",
     "drain(Q().exec(decoupled=True))": [1, 1, 0],
+    "[drain(r) for r in [Q().exec(decoupled=True)] * 2]": [[1, 1, 0], [1, 1, 0]],
     "isinstance(Q().exec(decoupled=True), pb_utils.ResponseIterator)": True,
     "Q().exec(decoupled=True).cancel() or 0": 0,
     "answer(next(iter(Q().exec(decoupled=True))))": [[2, 4], [6, 8]],
