@@ -22,11 +22,15 @@ MIN_REPLICAS: Final = "min_replicas"
 TARGET_LOAD: Final = "target_load"
 MAX_QUEUE_MS: Final = "max_queue_ms"
 IDLE_SECONDS: Final = "idle_seconds"
+FORECAST: Final = "forecast"
+FORECAST_OFF: Final = "off"
+FORECAST_SHOW: Final = "show"
+FORECAST_SCALE: Final = "scale"
 
 _MOST: Final = 1000
 """Serve's controller is tested with so many replicas together."""
 _QUEUE_MS: Final = 20.0
-_SCALED: Final = (MIN_REPLICAS, TARGET_LOAD, MAX_QUEUE_MS, IDLE_SECONDS)
+_SCALED: Final = (MIN_REPLICAS, TARGET_LOAD, MAX_QUEUE_MS, IDLE_SECONDS, FORECAST)
 
 T = TypeVar("T")
 
@@ -40,6 +44,7 @@ class ScalingBounds(NamedTuple):
         target_load: the wanted share of a replica's places that execute requests.
         max_queue_ms: the 90 % quantile of the time in the queue above which replicas are added.
         idle_seconds: the time without requests after which the last replicas end; 0 for never.
+        forecast: whether earlier days tell how many replicas there are to be soon: `off`, `show` or `scale`.
     """
 
     most: int
@@ -47,6 +52,7 @@ class ScalingBounds(NamedTuple):
     target_load: float = 0.7
     max_queue_ms: float = _QUEUE_MS
     idle_seconds: float = 0.0
+    forecast: str = FORECAST_SHOW
 
 
 class ReplicaParameters(NamedTuple):
@@ -123,6 +129,7 @@ def _scaling(config: mc.ModelConfig) -> ScalingBounds | None:
         _read(config, TARGET_LOAD, 0.7, _share, "a number above 0, up to 1"),
         _read(config, MAX_QUEUE_MS, max(2 * delay_ms, _QUEUE_MS), _above_zero, "a number of milliseconds"),
         _read(config, IDLE_SECONDS, 0.0, _amount, "a number of seconds"),
+        _read(config, FORECAST, FORECAST_SHOW, _forecast, "'off', 'show' or 'scale'"),
     )
     if fault := _contradiction(found):
         raise invalid_arg(f"model '{config.name}': {fault}")
@@ -178,6 +185,10 @@ def _natural(text: str) -> int | None:
 
 def _placement(text: str) -> str | None:
     return text if text in ("spread", "pack") else None
+
+
+def _forecast(text: str) -> str | None:
+    return text if text in (FORECAST_OFF, FORECAST_SHOW, FORECAST_SCALE) else None
 
 
 def _positive(text: str) -> int | None:

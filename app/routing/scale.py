@@ -3,6 +3,22 @@
 import msgspec
 
 
+class Outlook(msgspec.Struct, frozen=True):
+    """What the load of earlier days lets expect of a version.
+
+    Attributes:
+        text: the same for people; "" where nothing is known.
+        replicas: how many will be needed.
+        error, last_value_error: the mean errors of three days, as shares of the load: of the forecast, and of
+            expecting that nothing changes.
+    """
+
+    text: str = ""
+    replicas: int | None = None
+    error: float | None = None
+    last_value_error: float | None = None
+
+
 class Scale(msgspec.Struct, frozen=True):
     """How many replicas a version is to have, and why.
 
@@ -17,7 +33,8 @@ class Scale(msgspec.Struct, frozen=True):
     changes: dict[str, int] = {}
     asleep: bool = False
     most: int = 0
+    outlook: Outlook = Outlook()
 
     def __str__(self) -> str:
         text = f"{self.wanted} replica{'' if self.wanted == 1 else 's'}: {self.reason}"
-        return f"{text}, {self.figures}" if self.figures else text
+        return ", ".join(filter(None, (text, self.figures, self.outlook.text)))

@@ -55,7 +55,10 @@ from deployments.rollout.lingering import Lingering
 from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
 from deployments.rollout.storage import state_files
+from deployments.rollout.storage.kept import Kept
 from deployments.scaling.autoscaler import Autoscaler
+from deployments.scaling.forecast import History
+from deployments.scaling.forecasts import Forecasts
 from deployments.stored import StoredValues
 
 logger = logging.getLogger(__name__)
@@ -98,7 +101,8 @@ class RepositoryManager:
             settings, self._catalog, self._publisher, ingress, self._background, rollouts, applications
         )
         self._requests = Requests(self.lifecycle, self._catalog, self._configs, self._overrides)
-        self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on)
+        forecasts = Forecasts(Kept(store, self._kept, "forecast", History, settings.repository.paths))
+        self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on, forecasts)
         executions = ExecutionReader(lambda: self.lifecycle.loaded, self._channels)
         self._rollouts = RolloutDriver(
             rollouts, self.lifecycle, judge, self._background, self._scaler.missing, executions

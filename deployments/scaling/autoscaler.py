@@ -15,12 +15,13 @@ from app.ray_adapter.node import gpus_by_node
 from app.ray_adapter.serve.applications import ReplicaCounts, replica_counts, scale_deployment
 from app.routing.pool import ReplicaPool
 from app.routing.pools import Pools
-from app.routing.scale import Scale
+from app.routing.scale import Outlook, Scale
 from app.transport.channel.client import Channel
 from app.transport.channel.survey import ask
 from deployments.parameters import ScalingBounds, replica_parameters
+from deployments.scaling.forecasts import Forecasts, VersionForecast
 from deployments.scaling.loads import sample
-from deployments.scaling.policy import PERIOD_S, Decision, ScalingPolicy
+from deployments.scaling.policy import PERIOD_S, Decision, Sample, ScalingPolicy
 from deployments.spec import LOAD, ModelSpec, ReplicaLoad
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Autoscaler:
         served: the versions.
         open_pools: makes what opens channels to replicas; called when there is a version to scale.
         in_rollout: returns whether a model has a rollout that is on.
+        forecasts: know the load of earlier days; by default of none before.
     """
 
     def __init__(
@@ -64,14 +66,17 @@ class Autoscaler:
         served: Served,
         open_pools: Callable[[], Pools],
         in_rollout: Callable[[str], bool] = lambda _: False,
+        forecasts: Forecasts | None = None,
     ) -> None:
         self._served = served
         self._in_rollout = in_rollout
         self._open_pools = open_pools
+        self._forecasts = forecasts or Forecasts()
         self._versions: dict[str, ScaledVersion] = {}
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
         """Scale until the manager stops."""
+        await self._forecasts.read()
         while not is_stopping():
             self._follow()
             await asyncio.gather(*(version.tick() for version in self._versions.values()))
@@ -141,8 +146,9 @@ class Autoscaler:
             bounds = _bounds(spec.config)
             if bounds is not None:
                 pool = self._channels.open_control_pool(spec.name, application)
+                forecast = self._forecasts.version(spec.identifier, bounds)
                 self._versions[application] = ScaledVersion(
-                    spec, bounds, pool, self._served, self._in_rollout
+                    spec, bounds, pool, self._served, self._in_rollout, forecast
                 )
 
 
@@ -170,12 +176,14 @@ class ScaledVersion:
         pool: ReplicaPool,
         served: Served,
         in_rollout: Callable[[str], bool],
+        forecast: VersionForecast | None,
     ) -> None:
         self.identifier = spec.identifier
         self.loaded_at = spec.loaded_at
         self._spec = spec
         self._served = served
         self._in_rollout = in_rollout
+        self._forecast = forecast
         self._asleep = False
         self._reached_at = math.inf
         self._bounds = bounds
@@ -254,13 +262,24 @@ class ScaledVersion:
             return  # a reading alone tells nothing
         last = policy.decision
         taken = sample(before, reports, running, self._nodes)
-        if self._in_rollout(self.identifier):  # any version may be given all requests at once
+        in_rollout = self._in_rollout(self.identifier)
+        if in_rollout:  # any version may be given all requests at once
             taken = taken._replace(active=True, sequences=True)
         decision = policy.observe(taken, monotonic())
+        expected_anew = self._forecast is not None and self._forecast.observe(taken)
+        if self._forecast is not None and decision.replicas == last.replicas:
+            decision = self._expect(self._forecast, policy, taken, in_rollout)
         if decision.replicas != last.replicas:
             await self._change(policy, last, decision)
-        elif decision.reason != last.reason:
+        elif decision.reason != last.reason or expected_anew:
             await self._show(decision)
+
+    def _expect(
+        self, forecast: VersionForecast, policy: ScalingPolicy, taken: Sample, in_rollout: bool
+    ) -> Decision:
+        forecast.timed(policy.decision.replicas, taken.running)
+        needed = math.ceil(taken.executing / self._bounds.target_load)
+        return policy.expect(forecast.replicas(needed, in_rollout), monotonic(), forecast.outlook().text)
 
     async def _change(self, policy: ScalingPolicy, last: Decision, decision: Decision) -> None:
         spec = self._spec
@@ -291,7 +310,9 @@ class ScaledVersion:
 
     async def _show(self, decision: Decision) -> None:
         number, reason, figures = decision
-        scale = Scale(number, reason, figures, dict(self._changes), self._asleep, self._bounds.most)
+        outlook = Outlook() if self._forecast is None else self._forecast.outlook()
+        changes = dict(self._changes)
+        scale = Scale(number, reason, figures, changes, self._asleep, self._bounds.most, outlook)
         await self._served.change_served(self._spec.application, scale=scale)
 
     async def _read(self) -> dict[Channel, ReplicaLoad]:

@@ -90,7 +90,8 @@ class Decision(NamedTuple):
 
     Attributes:
         replicas: the number.
-        reason: `start`, `load`, `queue`, `surplus`, `idle`, `request`, `rollout`, `bounds` or `memory`.
+        reason: `start`, `load`, `queue`, `surplus`, `idle`, `request`, `rollout`, `forecast`, `bounds` or
+            `memory`.
         figures: the figures that led to it, for people.
     """
 
@@ -141,6 +142,8 @@ class ScalingPolicy:
         self._added_at = self._removed_at = -math.inf
         self._active_at = now
         self._room: int | None = None
+        self._expected = 0
+        """Replicas that a forecast asks for: none of them leaves."""
 
     def adopt(self, replicas: int) -> None:
         """Take over a number that another has told Serve."""
@@ -157,15 +160,31 @@ class ScalingPolicy:
 
     def raise_to(self, replicas: int, now: float) -> Decision:
         """Decide when a rollout needs so many replicas for the requests that it is going to send."""
+        return self._raise(replicas, now, "rollout", "for its part of the requests")
+
+    def expect(self, replicas: int, now: float, figures: str) -> Decision:
+        """Decide when a forecast asks for so many replicas; 0 for none, which takes none away.
+
+        The number at most doubles at once, and does not grow again before the new ones serve.
+        """
+        present = self.decision.replicas
+        self._expected = min(replicas, self._bounds.most)
+        if 0 < present < replicas and now - self._added_at >= _START_S:
+            return self._raise(min(replicas, 2 * present), now, "forecast", figures)
+        return self.decision
+
+    def _raise(self, replicas: int, now: float, reason: str, figures: str) -> Decision:
         present = self.decision.replicas
         wanted = min(replicas, self._bounds.most)
         if self._room is not None:
             wanted = min(wanted, present + self._room)
         if wanted > present:
             self._added_at = now
-            self.decision = Decision(wanted, "rollout", "for its part of the requests")
-        elif replicas > present:
-            self.decision = Decision(present, "memory", "no memory for another replica: needed for a rollout")
+            self.decision = Decision(wanted, reason, figures)
+        elif min(replicas, self._bounds.most) > present:
+            self.decision = Decision(
+                present, "memory", f"no memory for another replica: needed for a {reason}"
+            )
         return self.decision
 
     def observe(self, sample: Sample, now: float) -> Decision:
@@ -252,7 +271,7 @@ class ScalingPolicy:
     def _may_remove(self, sample: Sample, largest: float, heaviest: float, now: float) -> bool:
         fewer = self.decision.replicas - 1
         return (
-            fewer >= max(self._bounds.fewest, 1)
+            fewer >= max(self._bounds.fewest, self._expected, 1)
             and sample.running == self.decision.replicas
             and now - max(self._since, self._added_at) >= _DOWN_S
             and now - self._removed_at >= _START_S

@@ -159,7 +159,8 @@ deployments.rollout: app.core app.core.config app.core.installed app.core.rollou
     deployments.rollout.storage nereid_client.comparison
 deployments.rollout.judging: app.core.rollout nereid_client.comparison
 deployments.rollout.storage: app.core app.core.files deployments
-deployments.scaling: app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel deployments
+deployments.scaling: app.core app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel
+    deployments
 deployments.scheduling: app.core app.core.observability deployments.execution
 deployments.scheduling.dynamic: app.core app.core.observability app.core.system app.transport.loops backends
     backends.registry deployments deployments.execution deployments.scheduling

@@ -109,6 +109,9 @@ _OVERLOADED: Final = Condition[ModelReading](
 )
 
 _SCALED: Final = Condition[Scale]("models with `max_replicas`", lambda scale: True)
+_FORECAST: Final = Condition[Scale](
+    "models with `max_replicas`, after a day", lambda scale: scale.outlook.replicas is not None
+)
 
 REQUESTS: Final[tuple[Family[ModelReading], ...]] = (
     _counter(
@@ -262,6 +265,24 @@ SCALES: Final[tuple[Family[Scale], ...]] = (
         "Replicas on all nodes that a scaled model version may have, its `max_replicas`",
         lambda scale: scale.most,
         only=_SCALED,
+    ),
+    gauge(
+        "nereid_forecast_replicas",
+        "Replicas that the load of earlier days lets expect to be needed soon (the same at every ingress)",
+        lambda scale: scale.outlook.replicas,
+        only=_FORECAST,
+    ),
+    gauge(
+        "nereid_forecast_error",
+        "Mean error of such forecasts in three days, as a share of the mean load",
+        lambda scale: scale.outlook.error,
+        only=_FORECAST,
+    ),
+    gauge(
+        "nereid_forecast_last_value_error",
+        "The same error of expecting that the load does not change",
+        lambda scale: scale.outlook.last_value_error,
+        only=_FORECAST,
     ),
     Family(
         "nereid_scaling_changes",

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -13,6 +14,8 @@ from app.ray_adapter.serve.applications import ReplicaCounts
 from app.routing.scale import Scale
 from deployments.scaling import autoscaler
 from deployments.scaling.autoscaler import Autoscaler
+from deployments.scaling.forecast import DAY, SLOT_S, Forecaster, History, Score
+from deployments.scaling.forecasts import Forecasts
 from deployments.scaling.policy import PERIOD_S
 from deployments.spec import LOAD, ModelSpec, ReplicaLoad
 
@@ -52,7 +55,9 @@ class FakeChannel:
 class Cluster:
     """Takes the place of Serve and of the router; a pause of the loop is its period."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *specs: ModelSpec) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *specs: ModelSpec, forecasts: Forecasts | None = None
+    ) -> None:
         self.now = 1000.0
         self.loaded = {spec.application: spec for spec in specs}
         self.told: dict[str, int | None] = dict.fromkeys(self.loaded, 1)
@@ -69,7 +74,7 @@ class Cluster:
         monkeypatch.setattr(autoscaler, "scale_deployment", self._scale)
         monkeypatch.setattr(autoscaler, "replica_counts", self._counts)
         router: Any = self
-        self.scaler = Autoscaler(self, lambda: router, self.rollouts.__contains__)
+        self.scaler = Autoscaler(self, lambda: router, self.rollouts.__contains__, forecasts)
 
     async def run(self, ticks: int = 1) -> None:
         self._ticks = ticks
@@ -284,3 +289,32 @@ async def test_a_candidate_with_a_constant_number_of_replicas_gets_a_part_of_it(
     assert cluster.calls == [("m:2", "m", 3)]
     cluster.told["m:2"] = None
     assert await cluster.scaler.missing("m", (1, 2), 100) == "", "it is being deleted"
+
+
+class FourDays:
+    """Keeps four days of a load of one replica, of three in the second slot of each day."""
+
+    async def read(self) -> dict[str, History]:
+        needs = np.ones((4, DAY), np.float32)
+        needs[:, 1] = 3.0
+        return {"m": History("m", 1.0, 4 * DAY - 1, needs.tobytes())}
+
+    async def write(self, name: str, small: bytes, whole: bytes) -> None:
+        pass
+
+
+async def test_replicas_of_a_forecast_start_ahead_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 4 * DAY * SLOT_S
+    forecasts = Forecasts(FourDays(), lambda: now)
+    monkeypatch.setattr(Forecaster, "_score", lambda _: Score(0.1, 0.2))  # of days that were not seen here
+    wanted = spec(max_replicas="8", forecast="scale", target_load="1")
+    cluster = Cluster(monkeypatch, wanted, forecasts=forecasts)
+    cluster.channels["m:1"][0].busy = 1
+    await cluster.run(40)
+    assert cluster.calls == []
+    now += SLOT_S
+    await cluster.run(2)
+    assert cluster.calls == [("m:1", "m", 2)], "three are expected: the number at most doubles"
+    text = "forecast 3 within 5 min, error 10.0% (of the last value 20.0%)"
+    assert cluster.shown[-1][1].reason == "forecast"
+    assert cluster.shown[-1][1].outlook.text == cluster.shown[-1][1].figures == text

@@ -40,7 +40,7 @@ from app.ingress.metrics.page import render
 from app.ingress.metrics.residency_families import RESIDENCY, WAITING
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import RoutedInferenceService
-from app.routing.scale import Scale
+from app.routing.scale import Outlook, Scale
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from tests.unit.app.routing_fakes import (
     CONFIG,
@@ -168,7 +168,7 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
         summaries={"queue": Summary(2, 10, {5: 1, 9: 1})},
         custom=[CustomFamily("own", "a\nb", "histogram", [sample])],
     )
-    router = FakeRouter(entry("m", scale=Scale(1, changes={"load": 1})))
+    router = FakeRouter(entry("m", scale=Scale(1, changes={"load": 1}, outlook=Outlook("", 2, 0.1, 0.2))))
     router.pools["m:1"] = FakePool([FakeChannel(report)], [], {"was killed": 1})
     router.table = RoutingTable(1, True, router.table.entries, load_failures={"m": 1})
     ingress = IngressReading(
