@@ -34,6 +34,7 @@ SUFFICIENT: Final[Mapping[Need, frozenset[Scope]]] = {
     "shared-memory": _MANAGE,
     "trace": _MANAGE,
     "logging": _MANAGE,
+    "feedback": frozenset({"feedback"}),
     "metrics": frozenset({"metrics"}),
 }
 """The scopes of which one suffices for a need."""

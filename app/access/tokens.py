@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-Scope = Literal["infer", "manage", "metrics"]
+Scope = Literal["infer", "manage", "metrics", "feedback"]
 """What a token may be used for."""
 
 SCOPES: Final[tuple[str, ...]] = get_args(Scope)

@@ -80,11 +80,24 @@ def _token() -> str:
 
 
 def make_service(
-    settings: ServerSettings, router: Router, repository: Repository, regions: str
+    settings: ServerSettings, router: Router, repository: Repository, regions: str, tape: "Tape | None" = None
 ) -> RoutedInferenceService:
-    """Return the service under the fronts; `regions` is the directory of clients' shared memory."""
+    """Return the service under the fronts.
+
+    Args:
+        settings: of the server.
+        router: routes its requests.
+        repository: loads models.
+        regions: the directory of clients' shared memory.
+        tape: records requests, which clients may give feedback on.
+    """
     shared_memory = SharedMemory(regions, settings.devices.allow_client_shm)
-    return RoutedInferenceService(settings, router, repository, shared_memory)
+    keeper = None
+    if tape is not None:
+        from app.feedback.keeper import Keeper
+
+        keeper = Keeper(tape.directory, settings.tape.max_age_s)
+    return RoutedInferenceService(settings, router, repository, shared_memory, keeper)
 
 
 class Serving:
@@ -142,6 +155,8 @@ class Serving:
         def metrics() -> Awaitable[bytes]:
             return render(service, shown.config, machine, read(), custom())
 
+        if service.keeper is not None:
+            self.following.append(asyncio.get_running_loop().create_task(service.keeper.run()))
         parts = Parts(settings, service, metrics, self.observer, send_buffers, guard, self._generation)
         self.fronts = await open_fronts(parts)
 
@@ -152,8 +167,10 @@ class Serving:
             task.cancel()
 
     async def close(self) -> None:
-        """Save all traces."""
+        """Save all traces, and what clients have said of answers."""
         await asyncio.to_thread(self.observer.close)
+        if self._service.keeper is not None:
+            await asyncio.to_thread(self._service.keeper.close)
 
     def _open_guard(self) -> Guard | None:
         """Return what decides who may do what; None if everybody may do everything unrecorded."""

@@ -21,8 +21,9 @@ Category = Literal[
     "statistics",
     "trace",
     "logging",
+    "feedback",
 ]
-"""Category of a route or RPC, stated where it is registered."""
+"""Category of a route or RPC, stated where it is registered; `feedback` is not Triton's."""
 
 CATEGORIES: Final[tuple[str, ...]] = get_args(Category)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from app.settings.tape import TapeSettings
 from app.tape.counts import TapeCounts
-from app.tape.files import read_key
+from app.tape.files import node_directory, read_key
 from app.tape.queue import TapeQueue
 from app.tape.recording import Recorder
 from app.tape.tap import RequestTap
@@ -29,6 +29,7 @@ class Tape:
         tap: that of the router.
         counts: what was written and dropped.
         ingress: names this process in the rows.
+        directory: of this node's files.
     """
 
     def __init__(self, settings: TapeSettings, secret: bytes, token: Callable[[], str]) -> None:
@@ -38,6 +39,7 @@ class Tape:
         self.tap = RequestTap(recorder, settings.rate, read_key(settings.directory))
         limits = Limits(settings.max_bytes, settings.max_age_s)
         self._writer = TapeWriter(self._queue, self.counts, settings.directory, self.ingress, limits)
+        self.directory = node_directory(settings.directory)
         self._writer.start()
 
     @property

@@ -5,8 +5,9 @@ with nereid_client.connect("http://localhost:8000") as server:
     print(result["OUTPUT0"])
 """
 
-from nereid_client.aio import AsyncModel, AsyncSequence, AsyncServer, Options
+from nereid_client.aio import AsyncModel, AsyncSequence, AsyncServer
 from nereid_client.errors import DeadlineExceeded, InputError, ServerError, Unavailable
+from nereid_client.messages import Options
 from nereid_client.result import Class, Result
 from nereid_client.signature import Signature, TensorSpec
 from nereid_client.sync import Model, Sequence, Server

@@ -8,48 +8,24 @@ import json
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
 
 from nereid_client import retry
 from nereid_client.datatypes import Array, encode
 from nereid_client.errors import DeadlineExceeded, InputError, ServerError, Unavailable
-from nereid_client.messages import Input, Output, Parameter, Request, Response, on_host
+from nereid_client.feedback.requests import in_requests
+from nereid_client.messages import TIMEOUT, Input, Options, Output, Parameter, Request, Response, on_host
 from nereid_client.pool import AsyncPool, Lease, placed_arrays, read_size, through
 from nereid_client.result import Result
 from nereid_client.signature import Signature, by_name, read_signature
 from nereid_client.transport import Tls, Transport
 
 T = TypeVar("T")
-_TIMEOUT: Final = 60.0
 _POLL: Final = 0.2
 _INDEX_FIELDS: Final = ("name", "version", "state", "reason")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How calls are made.
-
-    Attributes:
-        timeout: seconds for a call, with everything that is sent again.
-        retry: whether a call is sent again when the server cannot be reached or is not available.
-        hedge: whether a call is sent a second time when its answer is later than 95% of them.
-        outputs: names of the outputs to return; none are all.
-        classes: return so many best classes of each output; see `Result.top`.
-        id: of the request.
-        priority: of the request, where the model has priorities.
-        parameters: of the request.
-    """
-
-    timeout: float = _TIMEOUT
-    retry: bool = True
-    hedge: bool = False
-    outputs: tuple[str, ...] = ()
-    classes: int = 0
-    id: str = ""
-    priority: int = 0
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
 
 class AsyncServer:
@@ -99,7 +75,7 @@ class AsyncServer:
         """Return whether the server, or a model, is ready; False if the server cannot be reached."""
         return await _asked(self.transport.ready(model, version, self._options.timeout))
 
-    async def wait_ready(self, model: str = "", version: str = "", timeout: float = _TIMEOUT) -> None:
+    async def wait_ready(self, model: str = "", version: str = "", timeout: float = TIMEOUT) -> None:
         """Wait until the server, or a model, is ready.
 
         Raises:
@@ -250,6 +226,25 @@ class AsyncModel:
         async for response in self._transport.stream(on_host(request), self._options.timeout):
             arrays = {name: signature.typed(name, array) for name, array in response.arrays.items()}
             yield Result(response, arrays, False)
+
+    async def feedback(self, records: Iterable[Mapping[str, Any]]) -> int:
+        """Say what was right, or how good answers were; return how many records the server has kept.
+
+        Args:
+            records: each with the `id` of a request (`Options.id`) or a `row` of the server's tape, and a
+                `label`, the right `outputs` by name, or a `score` of 0 to 1. A label may name its `output`.
+
+        Raises:
+            ServerError: a record is wrong, or the server has no tape; those of requests before are kept.
+        """
+        kept = 0
+        for some in in_requests(records):
+            kept += await self._repeated(partial(self._transport.feedback, self.name, self.version, some))
+        return kept
+
+    async def feedback_figures(self) -> Mapping[str, Any]:
+        """Return the accuracy or mean score of each version, and what became of the records."""
+        return await self._repeated(partial(self._transport.feedback_figures, self.name))
 
     def sequence(self) -> AsyncSequence:
         """Return a sequence, to be used as a context manager."""

@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from nereid_client.datatypes import decode
 from nereid_client.errors import DeadlineExceeded, ServerError, Unreachable, server_error
+from nereid_client.feedback import messages
 from nereid_client.messages import Input, Output, Parameter, Request, Response, Slice
 from nereid_client.retry import FIRST_CONTACT, Contact
 from nereid_client.transport import Tls
@@ -147,11 +148,28 @@ class GrpcTransport:
     async def unload(self, model: str, timeout: float) -> None:
         await self._call("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name=model), timeout)
 
+    async def feedback(
+        self, model: str, version: str, records: Sequence[Mapping[str, Any]], timeout: float
+    ) -> int:
+        request = messages.FeedbackRequest(
+            model_name=model, model_version=version, feedback=map(messages.record, records)
+        )
+        method = f"/{messages.SERVICE}/ModelFeedback"
+        return int((await self._asked(method, request, messages.FeedbackResponse, timeout)).accepted)
+
+    async def feedback_figures(self, model: str, timeout: float) -> Mapping[str, Any]:
+        request = messages.FeedbackFiguresRequest(model_name=model)
+        method = f"/{messages.SERVICE}/FeedbackFigures"
+        answer = await self._asked(method, request, messages.FeedbackFiguresResponse, timeout)
+        figures: Mapping[str, Any] = messages.plain(answer.figures)
+        return figures
+
     async def _call(self, method: str, request: Any, timeout: float) -> Any:
         answer = getattr(pb, type(request).__name__.removesuffix("Request") + "Response")
-        call = self._channel.unary_unary(
-            _SERVICE + method, type(request).SerializeToString, answer.FromString
-        )
+        return await self._asked(_SERVICE + method, request, answer, timeout)
+
+    async def _asked(self, path: str, request: Any, answer: Any, timeout: float) -> Any:
+        call = self._channel.unary_unary(path, type(request).SerializeToString, answer.FromString)
         try:
             found = await call(request, timeout=timeout, metadata=self._metadata)
             self.contact.made = True

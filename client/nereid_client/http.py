@@ -136,6 +136,15 @@ class HttpTransport:
     async def unload(self, model: str, timeout: float) -> None:
         await self._json("POST", f"/v2/repository/models/{quote(model, '')}/unload", timeout)
 
+    async def feedback(
+        self, model: str, version: str, records: Sequence[Mapping[str, Any]], timeout: float
+    ) -> int:
+        path = f"{_model_path(model, version)}/feedback"
+        return int((await self._json("POST", path, timeout, json={"feedback": records}))["accepted"])
+
+    async def feedback_figures(self, model: str, timeout: float) -> Mapping[str, Any]:
+        return await self._json("GET", f"{_model_path(model, '')}/feedback", timeout)
+
     async def _json(self, method: str, path: str, timeout: float, **body: Any) -> Mapping[str, Any]:
         _, _, data = await self._checked(method, path, timeout, **body)
         found: Mapping[str, Any] = json.loads(data) if data else {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from nereid_client.datatypes import Array
 from nereid_client.tensors import host_bytes
 
+TIMEOUT: Final = 60.0
 Parameter = bool | int | float | str
 
 
@@ -76,3 +77,28 @@ class Response:
     arrays: Mapping[str, Array]
     placed: Mapping[str, tuple[str, tuple[int, ...]]]
     parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How calls are made.
+
+    Attributes:
+        timeout: seconds for a call, with everything that is sent again.
+        retry: whether a call is sent again when the server cannot be reached or is not available.
+        hedge: whether a call is sent a second time when its answer is later than 95% of them.
+        outputs: names of the outputs to return; none are all.
+        classes: return so many best classes of each output; see `Result.top`.
+        id: of the request.
+        priority: of the request, where the model has priorities.
+        parameters: of the request.
+    """
+
+    timeout: float = TIMEOUT
+    retry: bool = True
+    hedge: bool = False
+    outputs: tuple[str, ...] = ()
+    classes: int = 0
+    id: str = ""
+    priority: int = 0
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)

@@ -221,6 +221,14 @@ class Model:
         finally:
             _wait(responses.aclose())  # type: ignore[attr-defined]
 
+    def feedback(self, records: Iterable[Mapping[str, Any]]) -> int:
+        """Say what was right, or how good answers were; see `AsyncModel.feedback`."""
+        return _wait(self._model.feedback(records))
+
+    def feedback_figures(self) -> Mapping[str, Any]:
+        """Return the accuracy or mean score of each version, and what became of the records."""
+        return _wait(self._model.feedback_figures())
+
     def sequence(self) -> Sequence:
         """Return a sequence, to be used as a context manager."""
         return Sequence(self._model.sequence())

@@ -74,6 +74,14 @@ class Transport(Protocol):
     async def unload(self, model: str, timeout: float) -> None:
         """Unload a model."""
 
+    async def feedback(
+        self, model: str, version: str, records: Sequence[Mapping[str, Any]], timeout: float
+    ) -> int:
+        """Give feedback on answers of a model; return how many records the server has kept."""
+
+    async def feedback_figures(self, model: str, timeout: float) -> Mapping[str, Any]:
+        """Return what feedback says of a model."""
+
     def encoded(self, request: Request) -> Any:
         """Return what `infer` sends of a request: built once, however often it is sent."""
 

@@ -121,7 +121,7 @@ class Engine:
             watched, self.repository.report_drift, "engine", self._router.tap_anew, _DRIFT_S
         )
         regions = os.path.join(private_root(), f"regions-{secrets.token_hex(8)}")
-        self.service = make_service(settings, self._router, self.repository, regions)
+        self.service = make_service(settings, self._router, self.repository, regions, self.tape)
         self.connection = Connection(self._router, cast(ManagerClient, self.repository))
         self._calls = LocalCalls(self.plane, self.connection)
 

@@ -18,6 +18,7 @@ app.cache: app.core app.core.installed app.core.system
 app.core:
 app.core.config: app.core
 app.core.drift: app.core
+app.core.feedback: app.core.rollout
 app.core.files:
 app.core.installed:
 app.core.observability: app.core app.core.installed
@@ -28,11 +29,12 @@ app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout
 app.drift: app.core app.core.config app.core.drift app.routing app.transport.memory
 app.ensemble: app.cache app.core app.core.config app.core.observability app.native app.routing app.transport
     app.transport.memory app.transport.wire
+app.feedback: app.core app.core.feedback nereid_client.tape
 app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch app.drift
-    app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc
-    app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest app.ingress.service
-    app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings
-    app.tape app.transport.loops app.transport.memory
+    app.feedback app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible
+    app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest
+    app.ingress.service app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve app.rollout
+    app.routing app.settings app.tape app.transport.loops app.transport.memory
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory
@@ -42,13 +44,13 @@ app.ingress.compatible: app.core app.core.system app.ingress.access app.ingress.
     app.protocol app.protocol.http app.protocol.tfserving app.routing
 app.ingress.grpc: app.core app.core.observability app.core.system app.ingress.access app.ingress.http2
     app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc
-    app.protocol.observability app.protocol.tfserving app.routing app.settings
+    app.protocol.observability app.protocol.tfserving app.routing app.settings nereid_client.feedback
 app.ingress.http1: app.core app.core.system app.ingress.net app.protocol app.protocol.grpc app.protocol.http
     app.settings app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.native app.protocol app.protocol.grpc app.settings
     app.transport.memory
-app.ingress.metrics: app.access app.core app.core.installed app.core.observability app.core.rollout
-    app.core.system app.ingress.access app.ingress.http1 app.ingress.net app.ingress.service
+app.ingress.metrics: app.access app.core app.core.feedback app.core.installed app.core.observability
+    app.core.rollout app.core.system app.ingress.access app.ingress.http1 app.ingress.net app.ingress.service
     app.protocol.http app.rollout app.routing app.settings app.tape
 app.ingress.net: app.core app.core.system app.protocol.grpc
 app.ingress.openai: app.core app.core.config app.core.observability app.core.system app.ingress.access
@@ -58,16 +60,17 @@ app.ingress.openai: app.core app.core.config app.core.observability app.core.sys
 app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
     app.native app.protocol app.protocol.http app.routing app.settings
-app.ingress.rest.openapi: app.core app.core.observability app.ingress.access app.ingress.client_memory
-    app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.protocol.observability
-    app.routing
-app.ingress.service: app.access app.core app.core.config app.core.drift app.core.observability
-    app.core.rollout app.dispatch app.ensemble app.ingress.client_memory app.routing app.settings
-    app.transport app.transport.channel
+app.ingress.rest.openapi: app.core app.core.feedback app.core.observability app.ingress.access
+    app.ingress.client_memory app.ingress.service app.ingress.tracing app.protocol app.protocol.http
+    app.protocol.observability app.routing
+app.ingress.service: app.access app.core app.core.config app.core.drift app.core.feedback
+    app.core.observability app.core.rollout app.dispatch app.ensemble app.ingress.client_memory app.routing
+    app.settings app.transport app.transport.channel
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
 app.native: app.core app.core.installed
-app.protocol: app.core app.core.rollout
-app.protocol.grpc: app.core app.core.rollout app.native app.protocol app.protocol.http
+app.protocol: app.core app.core.feedback app.core.rollout
+app.protocol.grpc: app.core app.core.feedback app.core.rollout app.native app.protocol app.protocol.http
+    nereid_client.feedback
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.protocol.openai: app.core app.core.config app.protocol app.protocol.http app.protocol.openai.tools
@@ -199,8 +202,9 @@ nereid.raised: app.core
 nereid.server: app.settings app.settings.flag
 nereid.testing: app.core app.core.config app.routing app.transport.loops backends backends.python.api
     deployments.bls nereid nereid.engine
-nereid_client:
+nereid_client: nereid_client.feedback
 nereid_client.comparison: nereid_client
+nereid_client.feedback:
 nereid_client.tape: nereid_client
 nereid_client.text:
 nereid_client.tools:

@@ -37,6 +37,7 @@ class GuardedService:
         self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
         self.rollout, self.rollout_history = service.rollout, service.rollout_history
         self.drift = service.drift
+        self.feedback, self.feedback_figures = service.feedback, service.feedback_figures
         self.shared_memory = service.shared_memory
 
     def resolve(self, name: str, version: str = "") -> VersionEntry:

@@ -13,6 +13,8 @@ from app.core.system.tasks import Tasks
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.grpc import guarded_method
 from app.ingress.access.guard import Guard
+from app.ingress.grpc.feedback import SERVICE as FEEDBACK
+from app.ingress.grpc.feedback import feedback_methods
 from app.ingress.grpc.health import HealthService
 from app.ingress.grpc.management import management_rpcs
 from app.ingress.grpc.rollout import rollout_methods
@@ -143,7 +145,7 @@ class GrpcFront:
             methods[name] = rpc.method()
         found = {f"/{_INFERENCE}/{name}": method for name, method in methods.items()}
         found |= HealthService(self._is_serving, self._stopping).methods()
-        found |= rollout_methods(self._service)
+        found |= rollout_methods(self._service) | feedback_methods(self._service)
         if self._settings.tfserving:
             from app.ingress.grpc.tfserving import tfserving_methods
 
@@ -151,7 +153,7 @@ class GrpcFront:
         if self._settings.reflection:
             from app.ingress.grpc.reflection import reflection_methods
 
-            found |= reflection_methods(_INFERENCE, ROLLOUTS)
+            found |= reflection_methods(_INFERENCE, ROLLOUTS, FEEDBACK)
         return found
 
     def _infer(self, call: UnaryCall, data: Buffer) -> None:

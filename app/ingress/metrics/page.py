@@ -17,6 +17,7 @@ from app.core.observability.statistics import CustomFamily
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
 from app.ingress.metrics.family import Labels, read_families
+from app.ingress.metrics.feedback_families import FEEDBACK, SCORES, by_model, scored
 from app.ingress.metrics.ingress_families import IngressReading, ingress_families
 from app.ingress.metrics.machine import Machine
 from app.ingress.metrics.model_families import (
@@ -57,6 +58,7 @@ async def render(
     reports = await service.reports(entries, local=True)
     # Read last: a replica that is stopped has kept the others' reports waiting for seconds.
     serving = [(_labels(entry), service.serving(entry)) for entry in _counted(service)]
+    feedback = {} if service.keeper is None else await service.keeper.reading()
     models = [(_labels(entry), ModelReading(report, config.quantiles)) for entry, report in reports]
     families = chain(
         read_families(REQUESTS, models, config),
@@ -67,6 +69,8 @@ async def render(
         read_families(SCALES, [(_labels(e), e.scale) for e in entries if e.scale is not None], config),
         read_families(LOAD_FAILURES, _by_name(service.load_failures), config),
         read_families(ROLLOUTS, _sides(service.rollouts), config),
+        read_families(FEEDBACK, by_model(feedback), config),
+        read_families(SCORES, [*scored(feedback)], config),
         () if ingress is None else ingress_families(ingress, config),
         () if machine is None else machine.read(),
     )

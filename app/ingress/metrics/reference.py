@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.access.grants import Outcomes
+from app.core.feedback.figures import FeedbackFigures, Scores
 from app.core.observability.generation import Generated
 from app.core.observability.latencies import Histogram
 from app.core.observability.statistics import ReplicaReport
@@ -11,6 +12,7 @@ from app.core.residency import ResidencyReport
 from app.core.rollout.outcomes import MirrorOutcomes, VersionOutcomes
 from app.core.rollout.split import Split
 from app.ingress.metrics.family import Family, S
+from app.ingress.metrics.feedback_families import FEEDBACK, SCORES
 from app.ingress.metrics.generation_families import GENERATION
 from app.ingress.metrics.ingress_families import (
     BUILD,
@@ -98,6 +100,10 @@ With `--tape` ([tape.md](tape.md)); a row is a request with its responses:
 
 {tape}
 
+Where clients have given feedback ([feedback.md](../use/feedback.md)), of this node:
+
+{feedback}
+
 With `--model-memory-bytes`; they are the manager's figures of the whole server, the same from every ingress
 replica: not to be summed.
 
@@ -157,6 +163,12 @@ def reference() -> str:
         ),
         generation=_table(_rows(GENERATION, Generated(), "`model`, `operation`, `version`")),
         tape=_table(_rows(TAPE, TapeReading(TapeCounts(), 0.0))),
+        feedback=_table(
+            [
+                *_rows(FEEDBACK, FeedbackFigures(), "`model`"),
+                *_rows(SCORES, Scores().with_score(1.0), "`model`, `version`"),
+            ]
+        ),
         residency=_table(_rows(RESIDENCY, ResidencyReport(evicted_age_s=0.0))),
         rollouts=_table(_rows(ROLLOUTS, _SIDE, "`role`")),
         callers=_table(_rows(CALLERS, Outcomes(), "`token`")),

@@ -4,7 +4,7 @@ It knows neither front nor wire format: requests and responses are those of `app
 are the protocol's message classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tritonclient.grpc import service_pb2 as pb
@@ -12,6 +12,8 @@ from tritonclient.grpc import service_pb2 as pb
 from app.access.tokens import ANONYMOUS
 from app.core.drift.status import DriftStatus
 from app.core.errors import ErrorCode, InferError, invalid_arg
+from app.core.feedback.figures import FeedbackFigures
+from app.core.feedback.records import Feedback
 from app.core.inference import Call, Sink
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
@@ -96,6 +98,15 @@ class InferenceService(Protocol):
 
     async def rollout_history(self, name: str) -> RolloutHistory:
         """Return what a model has served; raise NOT_FOUND if that is nothing."""
+
+    async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
+        """Keep feedback on answers of a model, with `version` only on that version's; return when it is.
+
+        Raises UNSUPPORTED without a tape, NOT_FOUND for an unknown model, UNAVAILABLE if it cannot be kept.
+        """
+
+    async def feedback_figures(self, name: str) -> FeedbackFigures:
+        """Return what feedback says of a model; raises as `feedback` does."""
 
     @property
     def shared_memory(self) -> SharedMemory:

@@ -1,7 +1,7 @@
 """The inference service of an ingress: answers from the routing table, sends inference to replicas."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
@@ -12,7 +12,9 @@ from app.access.tokens import ANONYMOUS
 from app.core.config.model_config import input_specs, output_specs
 from app.core.config.version_policy import parse_version
 from app.core.drift.status import DriftStatus
-from app.core.errors import InferError, invalid_arg, unsupported
+from app.core.errors import InferError, invalid_arg, not_found, unsupported
+from app.core.feedback.figures import FeedbackFigures
+from app.core.feedback.records import Feedback
 from app.core.inference import Call, Sink
 from app.core.observability.statistics import ReplicaReport, merge
 from app.core.rollout.history import RolloutHistory
@@ -23,11 +25,15 @@ from app.dispatch.router import Router
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.peers import Peers
 from app.ingress.service.replica_statistics import collect, collect_ensembles, statistics_message
+from app.routing.refusals import unknown_text
 from app.routing.table import ModelState, NotLoaded, VersionEntry
 from app.routing.waiting_room import WaitingCounts
 from app.settings.settings import ServerSettings
 from app.transport.channel.client import Channel
 
+_NO_TAPE: Final = (
+    "feedback is joined with recorded requests, and this server records none: start it with --tape=DIRECTORY"
+)
 _NO_REPLICA: Final = "no replica of the model can be reached"
 
 
@@ -59,6 +65,23 @@ class Repository(Protocol):
     async def drift(self, name: str, version: str) -> DriftStatus: ...
 
 
+class FeedbackKeeper(Protocol):
+    """What keeps feedback on answers; `keep` and `figures` may raise `InferError`."""
+
+    async def keep(self, model: str, version: str, records: Sequence[Feedback]) -> None: ...
+
+    async def figures(self, model: str) -> FeedbackFigures: ...
+
+    async def reading(self) -> Mapping[str, FeedbackFigures]:
+        """Return the figures of this node by model; empty where they cannot be read."""
+
+    async def run(self) -> None:
+        """Join feedback with the tape for ever."""
+
+    def close(self) -> None:
+        """End what was begun."""
+
+
 class Serving(NamedTuple):
     """How an ingress reaches a version.
 
@@ -82,8 +105,9 @@ class RoutedInferenceService:
         router: Router,
         repository: Repository,
         shared_memory: SharedMemory | None = None,
+        keeper: FeedbackKeeper | None = None,
     ) -> None:
-        """Without `shared_memory` clients cannot share any."""
+        """Without `shared_memory` clients cannot share any; without a `keeper` they cannot give feedback."""
         self.shared_memory = shared_memory or SharedMemory("", enabled=False)
         self._settings = settings
         self._router = router
@@ -92,6 +116,7 @@ class RoutedInferenceService:
         self.ensembles = router.ensembles
         self.rollouts = router.rollouts
         self.peers: Peers | None = None
+        self.keeper = keeper
         self._exiting = False
         self.cluster_fault = ""
         """What is wrong with the cluster that makes the server not ready; "" for nothing."""
@@ -262,6 +287,21 @@ class RoutedInferenceService:
 
     async def drift(self, name: str, version: str = "") -> DriftStatus:
         return await self._repository.drift(name, version)
+
+    async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
+        keeper = self._feedback_keeper(name)
+        parse_version(version)
+        await keeper.keep(name, version, records)
+
+    async def feedback_figures(self, name: str) -> FeedbackFigures:
+        return await self._feedback_keeper(name).figures(name)
+
+    def _feedback_keeper(self, name: str) -> FeedbackKeeper:
+        if self.keeper is None:
+            raise unsupported(_NO_TAPE)
+        if self._router.table.versions(name) is None:
+            raise not_found(unknown_text(name))
+        return self.keeper
 
     def submit(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         if self._default_deadline_s and not request.deadline:

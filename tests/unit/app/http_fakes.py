@@ -1,7 +1,7 @@
 """An in-process service behind an HTTP front under test: identity models, answers set by the test."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -10,6 +10,8 @@ from tritonclient.grpc import service_pb2 as pb
 from app.access.tokens import ANONYMOUS
 from app.core.drift.status import DriftStatus
 from app.core.errors import InferError, not_found, unsupported
+from app.core.feedback.figures import FeedbackFigures, Scores
+from app.core.feedback.records import Feedback
 from app.core.inference import Sink
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
@@ -33,6 +35,8 @@ IDENTITY = text_format.Parse(
 
 class FakeService:
     """Answers `INPUT<n>` as `OUTPUT<n>` on the next turn of the loop; `held` keeps the sinks instead."""
+
+    given: tuple[str, str, tuple[Feedback, ...]]
 
     def __init__(self) -> None:
         self.config = mc.ModelConfig()
@@ -138,6 +142,16 @@ class FakeService:
 
     async def registered_models(self) -> dict[str, str]:
         return self.registered
+
+    async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
+        if name != "simple":
+            raise unsupported("no tape")
+        self.given = name, version, tuple(records)
+
+    async def feedback_figures(self, name: str) -> FeedbackFigures:
+        return FeedbackFigures(
+            {"1": Scores(100, 100.0, 90.0, 90.0, 100.0), "2": Scores(2, 2.0, 0.9, 0.5, 2.0)}, again=3
+        )
 
     async def rollout(self, name: str) -> RolloutStatus:
         if self.failure is not None:

@@ -11,6 +11,7 @@ from app.ingress.rest.openapi.api import RestApi, RestRoute
 from app.ingress.rest.openapi.bodies import JsonBodies, json_response
 from app.ingress.rest.openapi.documentation import add_documentation
 from app.ingress.rest.openapi.drift import add_drift_routes
+from app.ingress.rest.openapi.feedback import add_feedback_routes
 from app.ingress.rest.openapi.home import add_home
 from app.ingress.rest.openapi.inference_schemas import INFERENCE_ROUTES
 from app.ingress.rest.openapi.repository import add_repository_routes, add_rollout_routes
@@ -47,6 +48,7 @@ def build_rest_api(
     add_repository_routes(api, service, bodies)
     add_rollout_routes(api, service, bodies)
     add_drift_routes(api, service)
+    add_feedback_routes(api, service, bodies)
     if observer is not None:
         add_settings_routes(api, observer, service, bodies)
     add_shared_memory_routes(api, service, bodies)

@@ -80,6 +80,7 @@ def test_every_category_has_scopes_that_suffice() -> None:
     [
         ("infer", {"health", "metadata", "inference", "model-config", "statistics"}),
         ("metrics", {"metadata", "statistics", "metrics"}),
+        ("feedback", {"feedback"}),
         (
             "manage",
             {"health", "metadata", "model-config", "statistics", "model-repository", "shared-memory"}

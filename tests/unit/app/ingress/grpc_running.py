@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ from tritonclient.utils import InferenceServerException
 
 from app.core.drift.status import DriftStatus
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable, unsupported
+from app.core.feedback.figures import FeedbackFigures, Scores
+from app.core.feedback.records import Feedback
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
@@ -50,6 +52,8 @@ class FakeCall:
 
 class FakeService:
     """`echo` answers at once with its input, `held` and `stream` (decoupled) when the test does."""
+
+    given: tuple[str, str, tuple[Feedback, ...]]
 
     def __init__(self) -> None:
         self.calls: queue.Queue[FakeCall] = queue.Queue()
@@ -120,6 +124,16 @@ class FakeService:
 
     async def registered_models(self) -> dict[str, str]:
         raise NotImplementedError
+
+    async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
+        if name != "simple":
+            raise unsupported("no tape")
+        self.given = name, version, tuple(records)
+
+    async def feedback_figures(self, name: str) -> FeedbackFigures:
+        return FeedbackFigures(
+            {"1": Scores(100, 100.0, 90.0, 90.0, 100.0), "2": Scores(2, 2.0, 0.9, 0.5, 2.0)}, again=3
+        )
 
     async def rollout(self, name: str) -> Any:
         raise not_found(f"model '{name}' has had no rollout")

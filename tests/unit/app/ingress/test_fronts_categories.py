@@ -51,6 +51,7 @@ def rest_api() -> RestApi:
         ("/v2/repository/r/models/m/unload", "model-repository"),
         ("/v2/models/m/rollout", "model-repository"),
         ("/v2/repository/models/m/rollout", "model-repository"),
+        ("/v2/models/m/versions/2/feedback", "feedback"),
         ("/v2/systemsharedmemory/status", "shared-memory"),
         ("/v2/systemsharedmemory/region/r/register", "shared-memory"),
         ("/v2/cudasharedmemory/unregister", "shared-memory"),

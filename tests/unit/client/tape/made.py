@@ -1,6 +1,5 @@
 """Rows and files of a tape for tests."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def write(path: Path, rows: Iterable[Row]) -> Path:
     parts = [MAGIC, *(part for each in rows for part in encode_row(each))]
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
-        os.writev(file.fileno(), parts)
+        file.writelines(parts)
     return path
 
 

@@ -22,6 +22,7 @@ TOKENS = (
     make_token("infer", name="infer", scope=("infer",), models=("id*",)),
     make_token("other", name="other-models", scope=("infer", "manage"), models=("b",)),
     make_token("manage", name="manage", scope=("manage",)),
+    make_token("feedback", name="feedback", scope=("feedback",)),
     make_token("slow", name="slow", scope=("infer",), rate="2/h"),
     make_token("single", name="single", scope=("infer",), concurrency=1),
 )
