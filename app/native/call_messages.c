@@ -257,6 +257,23 @@ static PyObject *make_output(const UnaryCalls *self, struct request *request, st
     return made;
 }
 
+Py_ssize_t tensor_offset(const unsigned char *message, Py_ssize_t size)
+{
+    struct span from = {message, message + size};
+    uint64_t length;
+    while (from.at < from.end) {
+        int is_raw = *from.at++ == (RAW << 3 | DELIMITED);
+        if (!read_varint(&from, &length))
+            break;
+        if (is_raw && length >= VIEWED_FROM)
+            return from.at - message;
+        if (length > (uint64_t)(from.end - from.at))
+            break;
+        from.at += length;
+    }
+    return 0;
+}
+
 typedef PyObject *(*maker)(const UnaryCalls *self, struct request *request, struct span from);
 
 static PyObject *make_all(const UnaryCalls *self, struct request *request, const struct spans *spans, maker make)

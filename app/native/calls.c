@@ -3,7 +3,8 @@
 
 static const char *const *const slot_names[CALL_TYPES] = {
     [CONNECTION] = C_NAMES, [READER] = R_NAMES,  [OUTPUT] = O_NAMES, [KEEPALIVE] = K_NAMES, [STREAM] = S_NAMES,
-    [CALL] = U_NAMES,       [REQUEST] = Q_NAMES, [ANSWER] = A_NAMES, [TENSOR] = T_NAMES,    [WANTED] = W_NAMES};
+    [CALL] = U_NAMES,       [REQUEST] = Q_NAMES, [ANSWER] = A_NAMES, [TENSOR] = T_NAMES,    [WANTED] = W_NAMES,
+    [MESSAGE] = M_NAMES};
 
 int set_number(const UnaryCalls *self, enum call_type type, PyObject *object, int number, long long value)
 {
@@ -56,6 +57,7 @@ static int make_constants(UnaryCalls *self)
     self->call_soon = PyUnicode_InternFromString("call_soon");
     self->identity = PyUnicode_InternFromString("identity");
     self->gzip = PyUnicode_InternFromString("gzip");
+    self->begin_message = PyUnicode_InternFromString("begin_message");
     self->request_names = Py_BuildValue("(sssssss)", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout_us",
                                         "regions", "deadline");
     self->output_names = Py_BuildValue("(s)", "region");
@@ -72,15 +74,16 @@ static PyObject *new_calls(PyTypeObject *type, PyObject *arguments, PyObject *ke
                                     "headers",     "trailers",     "static_table", "huffman",
                                     "decode_metadata", "refuse",   "decode_request", "max_header",   "max_calls",
                                     "max_streams", "max_buffered", "max_message",  "max_control_frames",
-                                    "stream_window", "connection_window", NULL};
+                                    "stream_window", "connection_window", "max_frame", NULL};
     UnaryCalls *self = (UnaryCalls *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     PyObject *types, *state, *handlers, *on_cancel, *headers, *trailers, *table, *huffman, *metadata, *refuse, *otherwise;
     int made = PyArg_ParseTupleAndKeywords(
-        arguments, keywords, "O!OO!OSSO!SOOOLLLLLLLL", keyword_names, &PyTuple_Type, &types, &state, &PyDict_Type, &handlers,
+        arguments, keywords, "O!OO!OSSO!SOOOLLLLLLLLL", keyword_names, &PyTuple_Type, &types, &state, &PyDict_Type, &handlers,
         &on_cancel, &headers, &trailers, &PyTuple_Type, &table, &huffman, &metadata, &refuse, &otherwise, &self->max_header, &self->max_calls, &self->max_streams, &self->max_buffered,
-        &self->max_message, &self->max_control_frames, &self->stream_window, &self->connection_window);
+        &self->max_message, &self->max_control_frames, &self->stream_window, &self->connection_window,
+        &self->max_frame);
     if (made) {
         self->state = Py_NewRef(state);
         self->handlers = Py_NewRef(handlers);
@@ -126,7 +129,7 @@ static void delete_calls(UnaryCalls *self)
                         self->static_table, self->huffman,      self->decode_metadata, self->refuse, self->decode_request,
                         self->request_names, self->output_names, self->calls,      self->buffered, self->count,
                         self->start_timer,  self->open,         self->cancel,      self->flush,    self->call_soon,
-                        self->identity,     self->gzip,         self->zero,        self->no_deadline,
+                        self->identity,     self->gzip,         self->zero,        self->no_deadline, self->begin_message,
                         (PyObject *)self->sink_type, (PyObject *)self->decoder_type};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
         Py_XDECREF(held[i]);

@@ -9,7 +9,7 @@ judge of them. */
 
 enum { HUFFMAN_SIZE = 256 * 16 * 3 };
 
-enum call_type { CONNECTION, READER, OUTPUT, KEEPALIVE, STREAM, CALL, REQUEST, ANSWER, TENSOR, WANTED, REGION, HEAD, CALL_TYPES };
+enum call_type { CONNECTION, READER, OUTPUT, KEEPALIVE, STREAM, CALL, REQUEST, ANSWER, TENSOR, WANTED, REGION, HEAD, MESSAGE, CALL_TYPES };
 
 enum { PATH, TIMEOUT_S, ENCODING, ACCEPTS_GZIP, METADATA, REFUSAL, HEAD_FIELDS }; /* of a `CallHead` */
 
@@ -21,10 +21,10 @@ typedef struct {
     PyObject *headers, *trailers; /* header blocks of every response */
     PyObject *static_table, *huffman, *decode_metadata, *refuse; /* what decodes header blocks */
     PyObject *decode_request, *request_names, *output_names;    /* what reads messages */
-    PyObject *calls, *buffered, *count, *start_timer, *open, *cancel, *flush, *call_soon, *identity, *gzip; /* names */
+    PyObject *calls, *buffered, *count, *start_timer, *open, *cancel, *flush, *call_soon, *identity, *gzip, *begin_message; /* names */
     PyObject *zero, *no_deadline;
     long long max_header, max_calls, max_streams, max_buffered, max_message, max_control_frames, stream_window,
-        connection_window;
+        connection_window, max_frame;
 } UnaryCalls;
 
 static inline PyObject *get(const UnaryCalls *self, enum call_type type, PyObject *object, int number)
@@ -61,6 +61,9 @@ int respond_to_call(UnaryCalls *self, PyObject *call, PyObject *request, PyObjec
 /* Decode a header block to a `CallHead`, a new reference; NULL with an error, which ends the connection. `decoder` is what
 `make_decoder` has made. */
 PyObject *read_block(PyObject *decoder, const unsigned char *bytes, Py_ssize_t size);
+
+/* Return where the first long tensor of a message is; 0 if its beginning does not show it. */
+Py_ssize_t tensor_offset(const unsigned char *message, Py_ssize_t size);
 
 /* Return the types of what `make_sink` and `make_decoder` make, new references. */
 PyTypeObject *make_sink_type(void);

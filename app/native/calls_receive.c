@@ -1,31 +1,16 @@
-/* Receiving: whole header blocks, WINDOW_UPDATE, and DATA with all of a call's message. */
-#include "calls.h"
-
-#include <string.h>
+/* Receiving: the frames of a connection, whole header blocks and WINDOW_UPDATE. */
+#include "calls_receive.h"
 
 enum { DATA = 0, HEADERS_FRAME = 1, WINDOW_UPDATE = 8 };
-enum { END_STREAM = 1, END_HEADERS = 4, PADDED = 8, PRIORITISED = 32 };
-enum { HEAD_SIZE = 9, PREFIX_SIZE = 5, LONG = 16384 };
+enum { END_HEADERS = 4, PADDED = 8, PRIORITISED = 32 };
+enum { HEAD_SIZE = 9 };
 static const long long MAX_WINDOW = 0x7fffffff;
-
-struct frame {
-    const unsigned char *payload;
-    Py_ssize_t length;
-    int kind, flags;
-    long long stream;
-};
 
 /* Of the functions below, each returns whether it has handled the frame: 1, 0 if that is left to Python, then without
 having changed anything, or -1 with an error. */
 typedef int (*receiver)(UnaryCalls *self, PyObject *connection, const struct frame *frame);
 
-static uint32_t big_endian(const unsigned char *bytes)
-{
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
-}
-
-/* Return a stream that is open, borrowed; NULL for none, and with an error. */
-static PyObject *find_stream(UnaryCalls *self, PyObject *connection, long long number)
+PyObject *find_stream(UnaryCalls *self, PyObject *connection, long long number)
 {
     PyObject *key = PyLong_FromLongLong(number);
     PyObject *found = key == NULL ? NULL : PyDict_GetItemWithError(get(self, CONNECTION, connection, C_STREAMS), key);
@@ -191,58 +176,6 @@ static int receive_window_update(UnaryCalls *self, PyObject *connection, const s
     return count_frame(self, keepalive) < 0 ? -1 : set_number(self, STREAM, stream, S_WINDOW, wider) == 0 ? 1 : -1;
 }
 
-/* Return whether a frame is the one message of a call, not compressed. */
-static int has_message(const UnaryCalls *self, const struct frame *frame)
-{
-    Py_ssize_t size = frame->length - PREFIX_SIZE;
-    return frame->flags == END_STREAM && size >= 0 && frame->length < LONG && size <= self->max_message &&
-           frame->payload[0] == 0 && big_endian(frame->payload + 1) == (size_t)size;
-}
-
-/* Return whether a sum, of a value and the length of a frame, stays within a limit. */
-static int adds_up(PyObject *value, long long length, long long limit, long long *sum)
-{
-    if (!get_number(value, sum))
-        return 0;
-    *sum += length;
-    return *sum <= limit;
-}
-
-static int receive_data(UnaryCalls *self, PyObject *connection, const struct frame *frame)
-{
-    PyObject *stream = has_message(self, frame) ? find_stream(self, connection, frame->stream) : NULL;
-    if (!is(self, STREAM, stream))
-        return PyErr_Occurred() ? -1 : 0;
-    PyObject *call = get(self, STREAM, stream, S_RECEIVER);
-    long long of_connection, of_stream, of_call, buffered;
-    if (!is(self, CALL, call) || get(self, STREAM, stream, S_ENDED) != Py_False ||
-        get(self, CALL, call, U_READER) != Py_None ||
-        !adds_up(get(self, CONNECTION, connection, C_RECEIVED), frame->length, self->connection_window, &of_connection) ||
-        !adds_up(get(self, STREAM, stream, S_RECEIVED), frame->length, self->stream_window, &of_stream) ||
-        !adds_up(get(self, CALL, call, U_BUFFERED), frame->length, self->max_buffered, &of_call))
-        return 0;
-    if (get_count(self, self->buffered, &buffered) < 0)
-        return -1;
-    if (buffered + frame->length > self->max_buffered)
-        return 0;
-    PyObject *message = PyBytes_FromStringAndSize((const char *)frame->payload + PREFIX_SIZE, frame->length - PREFIX_SIZE);
-    if (message == NULL || set_number(self, CONNECTION, connection, C_RECEIVED, of_connection) < 0 ||
-        set_number(self, STREAM, stream, S_RECEIVED, of_stream) < 0 ||
-        set_number(self, CALL, call, U_BUFFERED, of_call) < 0 ||
-        set_count(self, self->buffered, buffered + frame->length) < 0) {
-        Py_XDECREF(message);
-        return -1;
-    }
-    set(self, STREAM, stream, S_ENDED, Py_NewRef(Py_True));
-    PyObject *arguments[] = {Py_NewRef(call), message}, *handler = Py_NewRef(get(self, CALL, call, U_HANDLER));
-    PyObject *answer = PyObject_Vectorcall(handler, arguments, 2, NULL);
-    Py_DECREF(handler);
-    Py_DECREF(arguments[0]);
-    Py_DECREF(message);
-    Py_XDECREF(answer);
-    return answer == NULL ? -1 : 1;
-}
-
 static receiver receiver_of(int kind)
 {
     return kind == HEADERS_FRAME ? receive_headers
@@ -251,33 +184,76 @@ static receiver receiver_of(int kind)
                                    : NULL;
 }
 
-/* Whether the next byte begins a frame, of a connection with nothing unusual about it. */
-static int between_frames(UnaryCalls *self, PyObject *connection)
+/* Whether the next byte begins a frame, or goes on with one of which so much is missing, of a connection with nothing
+unusual about it. */
+static int is_usual(UnaryCalls *self, PyObject *connection, long long *missing)
 {
     PyObject *reader = get(self, CONNECTION, connection, C_READER), *streams = get(self, CONNECTION, connection, C_STREAMS);
     if (!is(self, READER, reader) || get(self, CONNECTION, connection, C_BLOCK) != Py_None || streams == NULL ||
         !PyDict_CheckExact(streams) || !is(self, OUTPUT, get(self, CONNECTION, connection, C_OUTPUT)))
         return 0;
     PyObject *rest = get(self, READER, reader, R_REST);
-    long long missing;
     return rest != NULL && PyByteArray_CheckExact(rest) && PyByteArray_GET_SIZE(rest) == 0 &&
-           get_number(get(self, READER, reader, R_MISSING), &missing) && missing == 0;
+           get_number(get(self, READER, reader, R_MISSING), missing);
+}
+
+/* Go on with a frame of DATA; return the bytes of it that were handled. */
+static Py_ssize_t receive_missing(UnaryCalls *self, PyObject *connection, const unsigned char *bytes, Py_ssize_t size,
+                                  long long missing)
+{
+    PyObject *reader = get(self, CONNECTION, connection, C_READER);
+    long long flags, stream;
+    if (!get_number(get(self, READER, reader, R_FLAGS), &flags) || !get_number(get(self, READER, reader, R_STREAM), &stream))
+        return 0;
+    if (size >= missing)
+        size = (Py_ssize_t)missing;
+    struct frame piece = {bytes, size, DATA, size == missing ? (int)flags : 0, stream};
+    int handled = receive_data(self, connection, &piece);
+    if (handled > 0 && set_number(self, READER, reader, R_MISSING, missing - size) < 0)
+        handled = -1;
+    return handled < 0 ? -1 : handled ? size : 0;
+}
+
+/* Receive the beginning of a frame of DATA whose end has not come. */
+static int receive_beginning(UnaryCalls *self, PyObject *connection, const struct frame *whole, Py_ssize_t size)
+{
+    PyObject *reader = get(self, CONNECTION, connection, C_READER);
+    struct frame piece = {whole->payload, size, DATA, 0, whole->stream};
+    if (whole->kind != DATA || whole->flags & PADDED || size == 0)
+        return 0;
+    int handled = receive_data(self, connection, &piece);
+    if (handled > 0 && (set_number(self, READER, reader, R_LENGTH, whole->length) < 0 ||
+                        set_number(self, READER, reader, R_MISSING, whole->length - size) < 0 ||
+                        set_number(self, READER, reader, R_FLAGS, whole->flags) < 0 ||
+                        set_number(self, READER, reader, R_STREAM, whole->stream) < 0))
+        handled = -1;
+    return handled;
 }
 
 /* Return the bytes of the frames that were handled; -1 with an error. */
 static Py_ssize_t receive(UnaryCalls *self, PyObject *connection, const unsigned char *bytes, Py_ssize_t size)
 {
+    long long missing;
     Py_ssize_t at = 0;
-    while (size - at >= HEAD_SIZE) {
+    if (!is_usual(self, connection, &missing))
+        return 0;
+    if (missing && ((at = receive_missing(self, connection, bytes, size, missing)) <= 0 || at < missing))
+        return at;
+    /* Python's first long frame has the connection read into memory that is there already. */
+    Py_ssize_t longest = get(self, CONNECTION, connection, C_IS_BUFFERED) == Py_True ? self->max_frame : LONG - 1;
+    while (size - at > HEAD_SIZE) {
         const unsigned char *head = bytes + at;
         struct frame frame = {head + HEAD_SIZE, big_endian(head) >> 8, head[3], head[4], big_endian(head + 5) & MAX_WINDOW};
-        receiver of_kind = frame.length <= size - at - HEAD_SIZE ? receiver_of(frame.kind) : NULL;
-        int handled = of_kind == NULL ? 0 : of_kind(self, connection, &frame);
+        Py_ssize_t received = size - at - HEAD_SIZE;
+        receiver of_kind = frame.length <= longest ? receiver_of(frame.kind) : NULL;
+        int handled = of_kind == NULL            ? 0
+                      : frame.length <= received ? of_kind(self, connection, &frame)
+                                                 : receive_beginning(self, connection, &frame, received);
         if (handled < 0)
             return -1;
         if (!handled)
             break;
-        at += HEAD_SIZE + frame.length;
+        at += HEAD_SIZE + (frame.length <= received ? frame.length : received);
     }
     return at;
 }
@@ -291,7 +267,7 @@ PyObject *receive_calls(UnaryCalls *self, PyObject *const *arguments, Py_ssize_t
     }
     if (PyObject_GetBuffer(arguments[1], &data, PyBUF_SIMPLE) < 0)
         return NULL;
-    Py_ssize_t done = between_frames(self, arguments[0]) ? receive(self, arguments[0], data.buf, data.len) : 0;
+    Py_ssize_t done = receive(self, arguments[0], data.buf, data.len);
     PyBuffer_Release(&data);
     return done < 0 ? NULL : PyLong_FromSsize_t(done);
 }

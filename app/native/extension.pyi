@@ -35,12 +35,14 @@ class UnaryCalls:
         max_control_frames: int,
         stream_window: int,
         connection_window: int,
+        max_frame: int,
     ) -> None:
         """Use the slots of these types.
 
         Args:
             types: of the connection, its reader of frames, its output, keepalive, streams and calls; of
-                requests, responses, tensors, requested outputs, places in client memory and heads of calls.
+                requests, responses, tensors, requested outputs, places in client memory, heads of calls and
+                readers of messages.
             state: what counts calls and buffered bytes.
             handlers: called with a call and its message, by the path of the method.
             on_cancel: what a call calls before it has anything to cancel.
@@ -50,6 +52,7 @@ class UnaryCalls:
             refuse: raises, called with whether a header list is too large; else a block is malformed.
             decode_request: reads messages that are malformed, wrong or unusual.
             max_header: bytes of a header block beyond which Python judges it.
+            stream_window: bytes to receive on a stream; a quarter of them is granted at once.
             connection_window: bytes to receive on a connection before Python looks.
 
         Raises:

@@ -27,19 +27,24 @@ enum { A_MODEL_NAME, A_MODEL_VERSION, A_OUTPUTS, A_ID, A_PARAMETERS, A_FINAL, A_
     "failure", NULL}
 
 /* app.ingress.http2.connection:Http2Connection */
-enum { C_READER, C_BLOCK, C_HEADERS, C_OUTPUT, C_STREAMS, C_LAST_STREAM, C_RECEIVED, C_DRAINING, C_SLOTS };
+enum { C_READER, C_BLOCK, C_HEADERS, C_OUTPUT, C_STREAMS, C_LAST_STREAM, C_RECEIVED, C_DRAINING, C_IS_BUFFERED, C_SLOTS
+    };
 #define C_NAMES (const char *const[]){"_reader", "_block", "_headers", "_output", "_streams", "_last_stream", \
-    "_received", "_draining", NULL}
+    "_received", "_draining", "_is_buffered", NULL}
 
 /* app.protocol.grpc.http2:FrameReader */
-enum { R_REST, R_MISSING, R_SLOTS };
-#define R_NAMES (const char *const[]){"_rest", "_missing", NULL}
+enum { R_REST, R_MISSING, R_LENGTH, R_FLAGS, R_STREAM, R_SLOTS };
+#define R_NAMES (const char *const[]){"_rest", "_missing", "_length", "_flags", "_stream", NULL}
+
+/* app.protocol.grpc.framing:MessageReader */
+enum { M_COMPLETED, M_BUFFER, M_ALLOCATED, M_FILLED, M_SIZE, M_SLOTS };
+#define M_NAMES (const char *const[]){"completed", "_buffer", "_allocated", "_filled", "_size", NULL}
 
 /* app.ingress.http2.stream:Output */
-enum { O_FRAMES, O_WINDOW, O_INITIAL_WINDOW, O_FRAME_SIZE, O_WAITING, O_KEEPALIVE, O_STREAMS, O_CORKED, O_ON_IDLE,
-    O_LOOP, O_SLOTS };
-#define O_NAMES (const char *const[]){"frames", "window", "initial_window", "frame_size", "waiting", "keepalive", \
-    "streams", "corked", "on_idle", "_loop", NULL}
+enum { O_FRAMES, O_WINDOW, O_INITIAL_WINDOW, O_FRAME_SIZE, O_WAITING, O_DRAINED, O_KEEPALIVE, O_STREAMS, O_CORKED,
+    O_ON_IDLE, O_LOOP, O_SLOTS };
+#define O_NAMES (const char *const[]){"frames", "window", "initial_window", "frame_size", "waiting", "drained", \
+    "keepalive", "streams", "corked", "on_idle", "_loop", NULL}
 
 /* app.protocol.grpc.http2:Keepalive */
 enum { K_SENT, K_HEARD, K_SECOND, K_COUNTS, K_SLOTS };

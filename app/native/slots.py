@@ -40,12 +40,13 @@ SLOTS: Final = (
     ),
     Slots(
         *("C", "app.ingress.http2.connection:Http2Connection"),
-        "_reader _block _headers _output _streams _last_stream _received _draining",
+        "_reader _block _headers _output _streams _last_stream _received _draining _is_buffered",
     ),
-    Slots("R", "app.protocol.grpc.http2:FrameReader", "_rest _missing"),
+    Slots("R", "app.protocol.grpc.http2:FrameReader", "_rest _missing _length _flags _stream"),
+    Slots("M", "app.protocol.grpc.framing:MessageReader", "completed _buffer _allocated _filled _size"),
     Slots(
         *("O", "app.ingress.http2.stream:Output"),
-        "frames window initial_window frame_size waiting keepalive streams corked on_idle _loop",
+        "frames window initial_window frame_size waiting drained keepalive streams corked on_idle _loop",
     ),
     Slots("K", "app.protocol.grpc.http2:Keepalive", "sent heard _second _counts"),
     Slots(

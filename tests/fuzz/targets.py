@@ -375,6 +375,7 @@ TARGETS: dict[str, Target] = {
             b"\x20\0"
             + planes.call(3, planes.message(), _BLOCK)
             + planes.call(5, planes.message(20000), _BLOCK),
+            b"\x40\0" + b"".join(planes.call(i, planes.message(20000), _BLOCK, 9000 * i) for i in (3, 5, 7)),
             b"\xff\xff" + http2.settings_frame({4: 20}) + planes.call(3, planes.message(), _BLOCK),
             b"\0\0" + http2.frame(http2.HEADERS, http2.END_HEADERS, 3, _BLOCK) + http2.rst_stream(3, 8),
         ),

@@ -79,8 +79,7 @@ class GrpcCall(ABC):
             return
         reader = self._reader
         if reader is None:
-            limit = self._state.settings.max_message_size
-            reader = self._reader = MessageReader(self._head.encoding, limit, self._allocator())
+            reader = self._reader = self._make_reader()
         try:
             messages = reader.feed_segments(segments)
         except LookupError as error:
@@ -90,6 +89,9 @@ class GrpcCall(ABC):
             self.end(wire.RESOURCE_EXHAUSTED, str(error))
         else:
             self._receive_messages(messages, size, end)
+
+    def _make_reader(self) -> MessageReader:
+        return MessageReader(self._head.encoding, self._state.settings.max_message_size, self._allocator())
 
     @abstractmethod
     def _receive_messages(self, messages: list[Any], size: int, end: bool) -> None:
@@ -196,6 +198,12 @@ class UnaryCall(GrpcCall):
             super().receive(data, end)
         elif self._reserve(len(data)):
             self._handler(self, message)
+
+    def begin_message(self, size: int, at: int) -> None:
+        """Prepare for a message of `size` bytes whose prefix was read; its tensor begins at the byte `at`."""
+        memory = allocate_aligned(size, at)
+        self._reader = self._make_reader()
+        self._reader.begin(memory)
 
     def _receive_messages(self, messages: list[Any], size: int, end: bool) -> None:
         if messages:

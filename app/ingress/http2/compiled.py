@@ -9,9 +9,15 @@ from app.ingress.http2.call import OpenCall, UnaryCall, UnaryHandler, nothing
 from app.ingress.http2.connection import Http2Connection
 from app.ingress.http2.state import Http2State
 from app.ingress.http2.stream import Output, Stream
-from app.ingress.http2.windows import CREDIT_FROM, STREAM_WINDOW
+from app.ingress.http2.windows import CREDIT_FROM, MAX_FRAME, STREAM_WINDOW
 from app.native.choice import is_native
-from app.protocol.grpc.framing import OK_TRAILERS, RESPONSE_HEADERS, CallHead, decode_metadata
+from app.protocol.grpc.framing import (
+    OK_TRAILERS,
+    RESPONSE_HEADERS,
+    CallHead,
+    MessageReader,
+    decode_metadata,
+)
 from app.protocol.grpc.header_blocks import HUFFMAN_STATES, STATIC_TABLE, refuse_block
 from app.protocol.grpc.http2 import FrameReader, Keepalive
 from app.protocol.grpc.request_message import decode_request
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 
 TYPES: Final = (
     *(Http2Connection, FrameReader, Output, Keepalive, Stream, UnaryCall),
-    *(InferRequest, InferResponse, Tensor, RequestedOutput, RegionSlice, CallHead),
+    *(InferRequest, InferResponse, Tensor, RequestedOutput, RegionSlice, CallHead, MessageReader),
 )
 
 
@@ -63,6 +69,7 @@ def compiled_calls(
         max_control_frames=settings.max_control_frames,
         stream_window=STREAM_WINDOW,
         connection_window=CREDIT_FROM,
+        max_frame=MAX_FRAME,
     )
 
 

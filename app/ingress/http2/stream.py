@@ -157,6 +157,7 @@ class Stream:
             output.frames.append(piece[start : start + size])
         self.window -= end
         output.window -= end
+        output.keepalive.sent += end // size
         output.dequeue(end)
         queue[0] = piece[end:]
         return end

@@ -222,6 +222,11 @@ class MessageReader:
         completed: number of whole messages.
     """
 
+    __slots__ = (
+        *("_allocate", "_allocated", "_buffer", "_compressed", "_encoding", "_filled", "_limit", "_prefix"),
+        *("_size", "completed"),
+    )
+
     def __init__(self, encoding: str, limit: int, allocate: Allocator | None = None) -> None:
         self.completed = 0
         self._encoding = encoding
@@ -233,6 +238,10 @@ class MessageReader:
         self._filled = 0  # bytes in `_buffer`
         self._size = -1  # of the current message; -1 before its prefix is complete
         self._compressed = False
+
+    def begin(self, memory: memoryview) -> None:
+        """Receive a message, whose prefix was read, into memory of its size."""
+        self._buffer, self._size, self._allocated = memory, len(memory), True
 
     @property
     def partial(self) -> bool:

@@ -85,7 +85,7 @@ class Transport:
         self.written += b"".join(pieces)
 
     def is_closing(self) -> bool:
-        return bool(self.events)
+        return not {"close", "abort"}.isdisjoint(self.events)
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -214,7 +214,8 @@ def values(of: object, names: tuple[str, ...]) -> list[object]:
 
 def seen_stream(stream: Stream) -> object:
     call = stream.receiver
-    found = values(stream, ("id", "window", "received", "_credit", "ended", "over", "trailers", "_drained"))
+    found = values(stream, ("id", "window", "received", "ended", "over", "trailers", "_drained"))
+    found.append(stream.ended or stream._credit)  # of an ended one none is given
     found.append([bytes(piece) for piece in stream.queue or ()])
     if isinstance(call, UnaryCall):
         found += values(call, ("over", "_buffered", "_headers_sent", "_message", "_head"))
@@ -249,11 +250,13 @@ def message(size: int = 8, request_id: str = "7", model: str = "m") -> bytes:
     return PREFIX.pack(0, len(data)) + data
 
 
-def call(stream: int, data: bytes, block: bytes) -> bytes:
-    """Return the frames of a call, as clients of gRPC send them."""
+def call(stream: int, data: bytes, block: bytes, size: int = 1 << 20) -> bytes:
+    """Return the frames of a call, as clients of gRPC send them; DATA in frames of at most `size` bytes."""
     opened = h2.frame(h2.HEADERS, h2.END_HEADERS, stream, block) + h2.window_update(stream, 5)
-    sent = h2.frame(h2.DATA, h2.END_STREAM, stream, data)
-    return opened + sent + h2.window_update(0, len(data))
+    cut = [data[start : start + size] for start in range(0, len(data), size)] or [b""]
+    sent = [h2.frame(h2.DATA, 0, stream, piece) for piece in cut[:-1]]
+    sent.append(h2.frame(h2.DATA, h2.END_STREAM, stream, cut[-1]))
+    return opened + b"".join(sent) + h2.window_update(0, len(data))
 
 
 def tensors(*shapes: tuple[int, ...], data: Any = b"abcd", name: str = "O") -> tuple[Tensor, ...]:
@@ -307,6 +310,24 @@ class Pair:
         for side in self.sides:
             side.close()
         self.compare()
+
+
+def taken(pair: Pair, data: bytes) -> int:
+    """Return how many bytes are handled by the extension; both sides receive all."""
+    native, handled = pair.sides[1], []
+    connection: Any = native.connection
+    receive = connection._compiled.receive
+
+    class Watched:
+        def receive(self, of: object, received: bytes) -> int:
+            handled.append(receive(of, received))
+            return int(handled[-1])
+
+    connection._compiled = Watched()
+    pair.receive(data)
+    connection._compiled = native.state.compiled
+    pair.compare()
+    return sum(handled)
 
 
 def compare(pieces: Sequence[bytes], data_plane: str) -> None:
