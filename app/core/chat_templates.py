@@ -26,11 +26,13 @@ class TextFacts(msgspec.Struct, frozen=True):
         template: of chats, where it does not render them itself.
         adapters: of LoRA, by name; None where the files do not tell, and any may be asked for.
         max_model_len: tokens of a prompt and its text together; 0 if unknown.
+        keeps_prefixes: each replica keeps the beginnings of prompts, for others that begin alike.
     """
 
     template: ChatTemplate = ChatTemplate()
     adapters: tuple[str, ...] | None = ()
     max_model_len: int = 0
+    keeps_prefixes: bool = False
 
 
 def read_template(path: Path) -> ChatTemplate:

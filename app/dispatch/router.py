@@ -15,7 +15,7 @@ from app.routing.pools import Pools
 from app.routing.refusals import not_ready
 from app.routing.sequences import Sequences
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
-from app.routing.targets import Absent, Replicas, SequenceReplicas, Tap
+from app.routing.targets import Absent, PrefixReplicas, Replicas, SequenceReplicas, Tap
 from app.routing.waiting_room import Demand, WaitingLimits, WaitingRoom
 
 
@@ -79,7 +79,7 @@ class Router:
             return SplitTarget(entry, self, self.rollouts)
         pool = self.pools.find(entry)
         if pool is not None:
-            return (SequenceReplicas if entry.keeps_sequences else Replicas)(entry, self, pool)
+            return _kind_of(entry)(entry, self, pool)
         if entry.ensemble and entry.state is ModelState.READY and not self._waits(entry):
             return EnsembleTarget(entry, self, self.ensembles)
         return Absent(entry, self)
@@ -184,3 +184,10 @@ class Router:
 
     def _current(self, name: str, version: int) -> VersionEntry | None:
         return self.table.by_name.get(name, {}).get(version)
+
+
+def _kind_of(entry: VersionEntry) -> type[Replicas]:
+    """Return what sends the requests of a version to its replicas."""
+    if entry.keeps_sequences:
+        return SequenceReplicas
+    return PrefixReplicas if entry.text.keeps_prefixes else Replicas

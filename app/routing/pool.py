@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from app.core.inference import Sink
+from app.core.prompt_prefixes import first_with_room
 from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest, SequenceId
 from app.ray_adapter.serve.replicas import ReplicaAddress
@@ -108,14 +109,17 @@ class ReplicaPool:
                 continue
             if best is None or channel.outstanding < best.outstanding:
                 best = channel
-        if best is None:
+        return None if best is None else _submitted(best, request, sink)
+
+    def send_near(self, prefix: str, request: InferRequest, sink: Sink) -> ChannelCall | None:
+        """Send to the replica that gets the prompts with a beginning; return None when none is usable."""
+        ordered = [channel for channel in self.channels_for(prefix) if channel in self._preferred]
+        if not ordered:
             return None
-        if request.regions and not best.local:  # a replica on another node cannot map the client's memory
-            request, sink = with_inlined_regions(request, sink)
-        return best.submit(request, sink)
+        return _submitted(ordered[first_with_room([each.outstanding for each in ordered])], request, sink)
 
     def channels_for(self, sequence_id: SequenceId) -> list[Channel]:
-        """Return the usable replicas in the order to try for a sequence; it starts at the first.
+        """Return the usable replicas in the order to try for a sequence or a prompt; it starts at the first.
 
         Rendezvous hashing: every process that knows the same replicas computes the same order, and a replica
         that is added or lost moves no sequence between two others. One that does not answer is the last.
@@ -264,6 +268,12 @@ class ReplicaPool:
         self._channels.pop(replica_id, None)
         self._open = [other for other in self._open if other is not channel]
         self._update_preferred(channel)
+
+
+def _submitted(channel: Channel, request: InferRequest, sink: Sink) -> ChannelCall:
+    if request.regions and not channel.local:  # a replica on another node cannot map the client's memory
+        request, sink = with_inlined_regions(request, sink)
+    return channel.submit(request, sink)
 
 
 def _kind_of_loss(text: str) -> str:

@@ -6,12 +6,14 @@ These are the ones over replicas. Those of ensembles and of rollouts stand where
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 from app.core.inference import Call, Sink, Target
+from app.core.prompt_prefixes import prefix_of
 from app.core.tensors import InferRequest
 from app.routing.pool import ReplicaPool
-from app.routing.repeated_call import RepeatedCall
+from app.routing.repeated_call import RepeatedCall, Send
 from app.routing.table import RoutingTable, VersionEntry
 
 Tap = Callable[[VersionEntry, Target], Target]
@@ -74,11 +76,23 @@ class Replicas:
 
     def submit(self, request: InferRequest, sink: Sink) -> Call:
         """As `Target.submit`."""
-        pool = self.pool
-        call = RepeatedCall.start(pool.send, request, sink) if pool.repeats else pool.send(request, sink)
+        return self._sent(self.pool.send, request, sink)
+
+    def _sent(self, send: Send, request: InferRequest, sink: Sink) -> Call:
+        call = RepeatedCall.start(send, request, sink) if self.pool.repeats else send(request, sink)
         if call is None:
             return self.routes.otherwise(self.entry, request, sink)
         return call
+
+
+class PrefixReplicas(Replicas):
+    """The replicas of a version that keeps the beginnings of prompts."""
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """As `Target.submit`."""
+        pool = self.pool
+        prefix = prefix_of(request) if len(pool.channels) > 1 else ""
+        return self._sent(partial(pool.send_near, prefix) if prefix else pool.send, request, sink)
 
 
 class SequenceReplicas(Replicas):

@@ -33,7 +33,15 @@ def read_text_facts(directory: Path, version: int, config: mc.ModelConfig) -> Te
     engine = _json(folder / _ENGINE)
     length = (engine or {}).get("max_model_len")
     length = length if type(length) is int and length > 0 else 0
-    return TextFacts(template, None if engine is None else _adapters(folder, config.backend, engine), length)
+    adapters = None if engine is None else _adapters(folder, config.backend, engine)
+    return TextFacts(template, adapters, length, _keeps_prefixes(engine))
+
+
+def _keeps_prefixes(engine: dict[str, Any] | None) -> bool:
+    """Return whether an engine has a cache of beginnings, as `llm` and vLLM have if nothing else is said."""
+    if engine is None or engine.get("prefix_cache_bytes") == 0:
+        return False
+    return str(engine.get("enable_prefix_caching", True)).lower() == "true"
 
 
 def _adapters(folder: Path, backend: str, engine: dict[str, Any]) -> tuple[str, ...]:

@@ -60,6 +60,22 @@ async def test_submit_chooses_the_replica_with_fewest_requests(bench: Bench, sta
     assert (a.taken, c.taken) == (3, 3)
 
 
+async def test_prompts_that_begin_alike_go_to_one_replica(bench: Bench, start: Start) -> None:
+    replicas = await start("a", "b", "c")
+    await bench.connect(*replicas)
+    for number in range(30):
+        bench.pool.send_near("one", request(str(number)), bench.sink)
+        await until(lambda: sum(len(each.held) for each in replicas) == 1)
+        for each in replicas:
+            each.answer()
+        await until(lambda wanted=number + 1: len(bench.sink.responses) == wanted)  # type: ignore[misc]
+    assert sorted(each.taken for each in replicas) == [0, 0, 30]
+    for number in range(30):  # more at once than one may have
+        bench.pool.send_near("one", request(str(number)), bench.sink)
+    await until(lambda: sum(len(each.held) for each in replicas) == 30)
+    assert max(len(each.held) for each in replicas) <= 13
+
+
 async def test_wait_available_returns_when_a_replica_connects(bench: Bench, start: Start) -> None:
     waiting = asyncio.create_task(bench.pool.wait_available(5))
     (a,) = await start("a")

@@ -47,7 +47,9 @@ def test_files_of_vllms_backend_tell_adapters_and_the_context(tmp_path: Path, ve
     (version / "model.json").write_text('{"max_model_len": 128}')
     vllm = config(format="vllm")
     vllm.input[0].name = "text_input"
-    assert read_text_facts(tmp_path, 1, vllm) == TextFacts(adapters=("a", "b"), max_model_len=128)
+    assert read_text_facts(tmp_path, 1, vllm) == TextFacts(
+        adapters=("a", "b"), max_model_len=128, keeps_prefixes=True
+    )
     for broken in ("[", "[]", '{"max_model_len": "x"}'):
         (version / "model.json").write_text(broken)
         assert read_text_facts(tmp_path, 1, vllm).max_model_len == 0
@@ -68,6 +70,25 @@ def test_adapters_are_unknown_where_no_engine_is_and_none_where_it_is_not_to_hav
     ):
         (version / "model.json").write_text(engine)
         assert read_text_facts(tmp_path, 1, vllm).adapters == adapters
+
+
+@pytest.mark.parametrize(
+    ("engine", "keeps"),
+    [
+        ("{}", True),
+        ('{"prefix_cache_bytes": 0}', False),
+        ('{"prefix_cache_bytes": 9}', True),
+        ('{"enable_prefix_caching": false}', False),
+        ("[", False),
+    ],
+)
+def test_engines_keep_the_beginnings_of_prompts_unless_told_not_to(
+    tmp_path: Path, version: Path, engine: str, keeps: bool
+) -> None:
+    vllm = config(format="vllm")
+    vllm.input[0].name = "text_input"
+    (version / "model.json").write_text(engine)
+    assert read_text_facts(tmp_path, 1, vllm).keeps_prefixes is keeps
 
 
 def test_other_models_have_none(tmp_path: Path) -> None:
