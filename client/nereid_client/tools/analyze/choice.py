@@ -7,6 +7,7 @@ from statistics import median
 from typing import Final
 
 from nereid_client.tools.analyze.space import Candidate
+from nereid_client.tools.analyze.trials import C
 
 BETTER: Final = 0.97
 """A candidate that does less than this share of another one is worse; chance makes smaller differences."""
@@ -31,8 +32,8 @@ def promising(predicted: Mapping[Candidate, float], most: int) -> list[Candidate
 
 
 def compete(
-    candidates: Sequence[Candidate], beside: Candidate, rounds: int, measure: Callable[[Candidate], float]
-) -> dict[Candidate, list[float]]:
+    candidates: Sequence[C], beside: C, rounds: int, measure: Callable[[C], float]
+) -> dict[C, list[float]]:
     """Measure candidates in turn, the better half of them in the next round, and two in the last one.
 
     Return their rates by round.
@@ -41,7 +42,7 @@ def compete(
         beside: is measured in every round, whatever it does.
         measure: returns the rate of a short measurement.
     """
-    rates: dict[Candidate, list[float]] = {candidate: [] for candidate in (*candidates, beside)}
+    rates: dict[C, list[float]] = {candidate: [] for candidate in (*candidates, beside)}
     left = list(candidates)
     for number in range(rounds):
         turn = list(dict.fromkeys((*left, beside)))
@@ -50,16 +51,17 @@ def compete(
         for candidate in turn:
             rates[candidate].append(measure(candidate))
         half = (len(left) + 1) // 2 if number < rounds - 2 else 0
-        left = sorted(ranked(rates, left)[: max(half, _FINALISTS)])
+        kept = ranked(rates, left)[: max(half, _FINALISTS)]
+        left = [each for each in candidates if each in kept]
     return rates
 
 
-def ranked(rates: Mapping[Candidate, Sequence[float]], among: Iterable[Candidate]) -> list[Candidate]:
+def ranked(rates: Mapping[C, Sequence[float]], among: Iterable[C]) -> list[C]:
     """Return candidates by the median of their rates, the best first."""
     return sorted(among, key=lambda candidate: -median(rates[candidate]))
 
 
-def finalists(rates: Mapping[Candidate, Sequence[float]]) -> list[Candidate]:
+def finalists(rates: Mapping[C, Sequence[float]]) -> list[C]:
     """Return the candidates of the last round that did most, the best first."""
     last = max(map(len, rates.values()))
     ordered = ranked(rates, [c for c in rates if len(rates[c]) == last])

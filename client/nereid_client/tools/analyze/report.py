@@ -15,9 +15,8 @@ from tritonclient.grpc import model_config_pb2
 
 from nereid_client.tools import charts
 from nereid_client.tools.analyze.choice import pareto
-from nereid_client.tools.analyze.space import Candidate
 from nereid_client.tools.analyze.state import State
-from nereid_client.tools.analyze.trials import Measured
+from nereid_client.tools.analyze.trials import C, Measured
 from nereid_client.tools.html_page import section
 from nereid_client.tools.perf.report.page import chart_page, table
 
@@ -37,7 +36,7 @@ def pbtxt(config: Mapping[str, Any], comments: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in comments) + str(text_format.MessageToString(message))
 
 
-def rows(state: State, marks: Mapping[Candidate, str]) -> list[list[str]]:
+def rows(state: State[C], marks: Mapping[C, str]) -> list[list[str]]:
     """Return a row of texts for each candidate that was compared, the best first.
 
     A prediction that is far off what was measured is not shown.
@@ -47,12 +46,12 @@ def rows(state: State, marks: Mapping[Candidate, str]) -> list[list[str]]:
     return [_row(state, candidate, marks.get(candidate, "")) for candidate in ordered]
 
 
-def _kept(state: State, candidate: Candidate) -> float:
+def _kept(state: State[C], candidate: C) -> float:
     found = state.measured.get(candidate)
     return found.rate if found is not None and not found.below else 0.0
 
 
-def _row(state: State, candidate: Candidate, mark: str) -> list[str]:
+def _row(state: State[C], candidate: C, mark: str) -> list[str]:
     found, turns = state.measured.get(candidate), state.rates.get(candidate)
     in_turn = median(turns) if turns else 0.0
     doubt = "unsure" if candidate in state.doubts or (found is not None and found.why) else ""
@@ -93,7 +92,7 @@ def page(
     title: str,
     sentences: Sequence[str],
     lines: Sequence[Sequence[str]],
-    measured: Mapping[Candidate, Measured],
+    measured: Mapping[C, Measured],
     config: str,
 ) -> str:
     """Return the page, with the Pareto front of rate and p99."""

@@ -63,8 +63,6 @@ def present(config: Mapping[str, Any], threads: str) -> Candidate:
 
 def unsuited(config: Mapping[str, Any]) -> str:
     """Return why a model cannot be searched; "" if it can."""
-    if config.get("ensemble_scheduling"):
-        return "an ensemble has no batches of its own: analyze its steps"
     if config.get("sequence_batching") is not None:
         return "the requests of sequences are not batched by chance"
     if (config.get("model_transaction_policy") or {}).get("decoupled"):

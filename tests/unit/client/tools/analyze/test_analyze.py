@@ -12,12 +12,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from nereid_client.tools.analyze import report
+from nereid_client.tools.analyze.analysis import best_of
 from nereid_client.tools.analyze.choice import compete, finalists, pareto, promising
-from nereid_client.tools.analyze.command import _best, main
+from nereid_client.tools.analyze.command import main
+from nereid_client.tools.analyze.model_trials import ModelTrials
 from nereid_client.tools.analyze.queue_model import Costs, best_rate, latencies
 from nereid_client.tools.analyze.space import Axes, Candidate, configured, present, unsuited
 from nereid_client.tools.analyze.state import State, resumed
-from nereid_client.tools.analyze.trials import Measured, Trials
+from nereid_client.tools.analyze.trials import Measured
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.generator.job import Level
 from nereid_client.tools.perf.generator.worker import Workers
@@ -61,7 +63,6 @@ def test_candidate_changes_its_fields_alone() -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"ensemble_scheduling": {"step": [1]}}, "ensemble"),
         ({"sequence_batching": {}}, "sequences"),
         ({"model_transaction_policy": {"decoupled": True}}, "decoupled"),
         ({}, ""),
@@ -191,7 +192,7 @@ def plenty() -> float:
     return 1000.0
 
 
-class FakeTrials(Trials):
+class FakeTrials(ModelTrials):
     def __init__(self) -> None:
         self._rules = slo.read_rules("p99<50ms")
         self.loads: list[Candidate] = []
@@ -275,6 +276,16 @@ def test_closed_loops_have_in_flight_what_half_of_the_objective_allows() -> None
     assert trials.in_flight(1000) == 25 and trials.in_flight(1) == 1 and trials.in_flight(1e6) == 256
 
 
+def test_requests_in_flight_grow_until_the_server_is_full() -> None:
+    class Filling(FakeTrials):
+        def closed_loop(self, bench: Any, candidate: Candidate, in_flight: int) -> Any:
+            return SimpleNamespace(rate=min(100.0 * in_flight, 800.0))
+
+    bench: Any = None
+    found, result = Filling().filled(bench, Candidate(2, 0, 1), 1)  # p99<50ms: 800/s keep 20 in flight
+    assert (found, result.rate) == (20, 800.0)
+
+
 def test_finalist_has_to_beat_the_best_one_before_it(tmp_path: Path) -> None:
     one, two, three = Candidate(2, 0, 1), Candidate(4, 0, 1), Candidate(8, 0, 1)
     asked: list[tuple[Candidate, float]] = []
@@ -290,7 +301,7 @@ def test_finalist_has_to_beat_the_best_one_before_it(tmp_path: Path) -> None:
         asked.clear()
         state = State(tmp_path / "state", {}, {}, {}, {one: [100, 98], two: [95, 94], three: [10]})
         bench: Any = None
-        return _best(bench, Full(), state, left)
+        return best_of(bench, Full(), state, left)
 
     assert chosen({one: Measured(90), two: Measured(85, below=93)}) == one
     assert asked == [(one, 0.0), (two, 90 / 0.97)]
@@ -348,14 +359,14 @@ def test_search_goes_on_with_what_was_measured(tmp_path: Path) -> None:
         {Candidate(4, 0, 1): [8.0]},
     )
     search.save()
-    again = resumed(path, key)
+    again = resumed(path, key, Candidate)
     assert again.predicted == search.predicted and again.rates == search.rates
     assert again.measured[Candidate(4, 0, 1)].rate == 9.0
-    assert resumed(path, {**key, "model": "other"}).measured == {}
+    assert resumed(path, {**key, "model": "other"}, Candidate).measured == {}
     path.write_text(json.dumps([]))
-    assert resumed(path, key).predicted == {}
+    assert resumed(path, key, Candidate).predicted == {}
     with pytest.raises(PerfError, match=r"cannot write .*: Not a directory"):
-        resumed(path / "below" / "analyze.json", key).save()
+        resumed(path / "below" / "analyze.json", key, Candidate).save()
 
 
 @pytest.mark.parametrize(
