@@ -38,6 +38,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "dev": Command(
         "nereid.commands.dev", "Serve models in one process, and load them again when files are saved."
     ),
+    "drift": Command(
+        "nereid.commands.drift.command", "Show whether a model's requests still look as they did."
+    ),
     "env": Command("nereid.commands.env", "Print the variables with which Ray's commands reach a server."),
     "files": Command("nereid.commands.files", "Write files to deploy and watch a server with, or its pages."),
     "migrate": Command("nereid.commands.migrate", "Make a repository of the models of another server."),

@@ -182,6 +182,8 @@ nereid.commands: app.access app.core app.core.files app.core.observability app.c
 nereid.commands.check: app.core app.core.config app.routing app.settings app.settings.flag backends
     backends.registry deployments.environments deployments.execution deployments.manager
     deployments.model_store nereid.commands
+nereid.commands.drift: app.core app.core.config app.core.drift deployments.model_store nereid.commands
+    nereid.offline nereid_client.tape nereid_client.tools
 nereid.commands.new: app.core backends backends.pytorch backends.registry nereid.migrate
 nereid.commands.rollout: app.core.rollout nereid.commands nereid_client.tools
 nereid.commands.table:

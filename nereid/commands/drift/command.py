@@ -1,0 +1,82 @@
+"""`nereid drift`: how far a model's requests are from what they were."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from app.core.drift.status import DriftStatus
+from nereid.commands.drift import reference
+from nereid.commands.drift.page import page
+from nereid.commands.drift.text import screen
+from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
+
+_ABOUT: Final = "Show how far a model's requests are from its reference."
+_EXAMPLES: Final = """examples:
+  nereid drift wine                            # a table
+  nereid drift wine --html drift.html          # both distributions of each feature, as a page
+  nereid drift reference wine --from TAPE      # what later requests are compared with
+
+exit status: 0 nothing has changed; 3 an alarm; 1 the server refuses, or there is none; 2 wrong arguments"""
+_ALARM: Final = 3
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status."""
+    if argv and argv[0] == "reference":
+        parser = _parser("nereid drift reference", reference.ABOUT, reference.EXAMPLES)
+        reference.add_arguments(parser)
+        return reference.run(parser.parse_args(argv[1:]))
+    parser = _parser("nereid drift", _ABOUT, _EXAMPLES)
+    _add_arguments(parser)
+    return _show(parser.parse_args(argv))
+
+
+def _parser(name: str, about: str, examples: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=name, description=about, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--version", type=int, metavar="N", help="by default the newest that is watched")
+    parser.add_argument("--html", metavar="FILE", help="write a page for a browser")
+    parser.add_argument("--json", action="store_true", help="print it as the server answers")
+    parser.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")
+    text = "certificate, in PEM, of the authority that has signed the server's; by default the system's"
+    parser.add_argument("--ca-file", metavar="FILE", dest="ca", default="", help=text)
+    add_pid(parser)
+    add_token(parser)
+
+
+def _show(options: argparse.Namespace) -> int:
+    api = _api(options)
+    if api is None:
+        return 1
+    version = f"/versions/{options.version}" if options.version is not None else ""
+    try:
+        answer = api.ask("GET", f"/v2/models/{quote(options.model, safe='')}{version}/drift")
+        status = msgspec.json.decode(answer, type=DriftStatus)
+        if options.html:
+            Path(options.html).write_text(page(status))
+    except (Unanswered, msgspec.DecodeError) as error:
+        print(f"{api.url}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{options.html}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(answer.decode() if options.json else "\n".join(screen(status)))
+    return _ALARM if status.since else 0
+
+
+def _api(options: argparse.Namespace) -> Api | None:
+    """Return the server to ask; print why there is none."""
+    if options.server:
+        return Api(options.server.rstrip("/"), given_token(options), own=False, ca=options.ca)
+    record = find_server(options.pid)
+    return None if record is None else api_of(record, options)
