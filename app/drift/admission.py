@@ -25,6 +25,10 @@ PARAMETER: Final = "nereid_data_quality"
 _SHOWN: Final = 60
 
 
+Admitted = tuple[str, str, str, str]
+"""A model, its input, what was found there, and what was done."""
+
+
 class Found(NamedTuple):
     """A value that an input should not have."""
 
@@ -38,8 +42,8 @@ class AdmissionTally:
     """Counts the requests that rules have found, by model, tensor, kind and action."""
 
     def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str, str, Action]] = Counter()
-        self._told: Counter[tuple[str, str, str, Action]] = Counter()
+        self.counts: Counter[Admitted] = Counter()
+        self._told: Counter[Admitted] = Counter()
 
     def add(self, model: str, found: Found) -> None:
         """Count a request."""
@@ -136,7 +140,7 @@ def _place(bad: Any) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Admitted:
+class AdmittedTarget:
     """A version the inputs of whose requests are checked, all of them."""
 
     route: Target

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from app.core.drift.counts import PERIOD_S, DriftAnswer, DriftReport
 from app.core.errors import InferError
+from app.drift.admission import Admitted
 from app.drift.tap import DriftTap
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,11 @@ class DriftReporter:
         self._last = DriftReport(name, 0)
         self._arrived = True
         self.answer = DriftAnswer()
+
+    @property
+    def admitted(self) -> Mapping[Admitted, int]:
+        """Requests that rules for inputs have found here: by model, input, what was found, and action."""
+        return self._tap.tally.counts
 
     async def run(self) -> None:
         """Report for ever."""

@@ -13,7 +13,7 @@ from app.core.drift.spec import DriftSpec
 from app.core.errors import InferError
 from app.core.inference import Call, Sink, Target
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.drift.admission import AdmissionTally, Admitted, Rules, with_read_inputs
+from app.drift.admission import AdmissionTally, AdmittedTarget, Rules, with_read_inputs
 from app.drift.counter import RowCounter
 from app.drift.sampling import Sampler
 from app.routing.table import VersionEntry
@@ -58,7 +58,9 @@ class DriftTap:
                 sampler = self._samplers[entry.name] = Sampler(spec.rows_per_second, monotonic())
             target = CountedTarget(entry, target, self, sampler)
         if spec.inputs:
-            target = Admitted(target, Rules(entry.model, spec.inputs, self._references(entry)), self.tally)
+            target = AdmittedTarget(
+                target, Rules(entry.model, spec.inputs, self._references(entry)), self.tally
+            )
         return target
 
     @property

@@ -12,10 +12,12 @@ from app.core.observability.live_settings import LiveSettings
 from app.core.observability.statistics import CustomFamily
 from app.core.observability.trace_settings import TraceSettings
 from app.dispatch.router import Router
+from app.drift.reporter import DriftReporter
 from app.ingress.access.caller import GRANT
 from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.fronts import Front, Parts, open_fronts
+from app.ingress.metrics.drift_families import DriftReading
 from app.ingress.metrics.ingress_families import FrontReading, IngressReading
 from app.ingress.metrics.machine import Machine
 from app.ingress.metrics.page import render
@@ -109,6 +111,7 @@ class Serving:
         configure: sends a change of live settings to the repository manager.
         suffix: the end of trace file names.
         tape: records requests; None for none.
+        drift: what is watched of models; None for nothing.
 
     Attributes:
         observer: traces and logs requests.
@@ -123,8 +126,9 @@ class Serving:
         configure: Configure | None = None,
         suffix: str = "",
         tape: "Tape | None" = None,
+        drift: DriftReporter | None = None,
     ) -> None:
-        self._settings, self._tape = settings, tape
+        self._settings, self._tape, self._drift = settings, tape, drift
         self._service = service
         live = LiveSettings(settings.log, TraceSettings(settings.trace))
         self.observer = Observer(live, configure, suffix)
@@ -191,7 +195,7 @@ class Serving:
         tokens = None if guard is None or guard.grants is None else guard.grants.counted
         used = {"http": self._settings.http.certificates, "grpc": self._settings.grpc.certificates}
         # Of the files as they are now: a front reads its certificate once, when it starts.
-        tape = self._tape
+        tape, drift = self._tape, self._drift
         certificates = {front: files.expires_at() for front, files in used.items() if files is not None}
 
         def read() -> IngressReading:
@@ -199,8 +203,10 @@ class Serving:
             figures = None if use is None else use.figures
             texts = self._generation if self._settings.openai.enabled else None
             recorded = None if tape is None else TapeReading(tape.counts, tape.lag_s)
+            watched = DriftReading() if drift is None else DriftReading(drift.answer.figures, drift.admitted)
+            waiting = self._service.waiting
             return IngressReading(
-                send_buffers, fronts, certificates, tokens, self._service.waiting, figures, texts, recorded
+                send_buffers, fronts, certificates, tokens, waiting, figures, texts, recorded, watched
             )
 
         return read

@@ -145,7 +145,9 @@ class Ingress:
         self._service = make_service(settings, router, self._manager, region_directory(self._key), self._tape)
         alone = settings.ingress.replicas == 1
         suffix = "" if alone else f".{os.getpid()}"
-        self._serving = Serving(settings, self._service, self._manager.configure, suffix, self._tape)
+        self._serving = Serving(
+            settings, self._service, self._manager.configure, suffix, self._tape, self._drift
+        )
         if not alone:
             await self._open_peers()
         self._routing = asyncio.Event()

@@ -49,9 +49,9 @@ app.ingress.http1: app.core app.core.system app.ingress.net app.protocol app.pro
     app.settings app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.native app.protocol app.protocol.grpc app.settings
     app.transport.memory
-app.ingress.metrics: app.access app.core app.core.feedback app.core.installed app.core.observability
-    app.core.rollout app.core.system app.ingress.access app.ingress.http1 app.ingress.net app.ingress.service
-    app.protocol.http app.rollout app.routing app.settings app.tape
+app.ingress.metrics: app.access app.core app.core.drift app.core.feedback app.core.installed
+    app.core.observability app.core.rollout app.core.system app.ingress.access app.ingress.http1
+    app.ingress.net app.ingress.service app.protocol.http app.rollout app.routing app.settings app.tape
 app.ingress.net: app.core app.core.system app.protocol.grpc
 app.ingress.openai: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.compatible app.ingress.http1 app.ingress.metrics app.ingress.rest app.ingress.service

@@ -1,13 +1,44 @@
 """The metric families of models that are watched for drift: the manager's figures of the whole server."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from time import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client.samples import Sample
 
 from app.core.drift.counts import VersionFigures
+from app.core.identifiers import name_of, namespace_of
 from app.ingress.metrics.family import Condition, Family, Labels, gauge, value
+
+Admitted = tuple[str, str, str, str]
+"""A model, its input, what was found there, and what was done."""
+
+
+class DriftReading(NamedTuple):
+    """What the manager says of all versions that are watched, and what rules have found here."""
+
+    versions: Iterable[VersionFigures] = ()
+    admitted: Mapping[Admitted, int] = {}
+
+    @property
+    def labelled(self) -> list[tuple[Labels, VersionFigures]]:
+        """The versions with their labels."""
+        return [(_model(each.model, version=str(each.version)), each) for each in self.versions]
+
+    @property
+    def found(self) -> list[tuple[Labels, int]]:
+        """What rules have found, with labels."""
+        return [
+            (_model(model, tensor=tensor, kind=kind, action=action), count)
+            for (model, tensor, kind, action), count in sorted(self.admitted.items())
+        ]
+
+
+def _model(identifier: str, **more: str) -> Labels:
+    namespace = namespace_of(identifier)
+    own = {"namespace": namespace} if namespace else {}
+    return dict(sorted({"model": name_of(identifier), **own, **more}.items()))
+
 
 MOST: Final = "max"
 """The label `feature` of the greatest evidence of all features."""

@@ -18,6 +18,7 @@ from app.core.installed.installation import server_version
 from app.core.observability.generation import Generated, Operation
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.residency import ResidencyReport
+from app.ingress.metrics.drift_families import ADMISSION, DRIFT, DriftReading
 from app.ingress.metrics.family import Family, Labels, S, gauge, read_families, value
 from app.ingress.metrics.generation_families import GENERATION
 from app.ingress.metrics.residency_families import RESIDENCY, WAITING
@@ -47,6 +48,7 @@ class IngressReading(NamedTuple):
         residency: the manager's figures of models on demand; None where all are loaded.
         generation: figures of texts; None where OpenAI's API is not served.
         tape: what is recorded; None without `--tape`.
+        drift: of models that are watched.
     """
 
     send_buffers: SendBufferLimit
@@ -57,6 +59,7 @@ class IngressReading(NamedTuple):
     residency: ResidencyReport | None = None
     generation: Mapping[Operation, Generated] | None = None
     tape: TapeReading | None = None
+    drift: DriftReading = DriftReading()
 
 
 def _by_outcome(name: str, labels: Labels, source: Outcomes) -> Iterator[Sample]:
@@ -171,6 +174,8 @@ def ingress_families(reading: IngressReading, config: MetricsConfig) -> Iterator
         yield from read_families(GENERATION, figures, config)
     if reading.tape is not None:
         yield from read_families(TAPE, [({}, reading.tape)], config)
+    yield from read_families(DRIFT, reading.drift.labelled, config)
+    yield from read_families(ADMISSION, reading.drift.found, config)
     if reading.tokens is not None:
         yield from read_families(CALLERS, _labelled("token", reading.tokens), config)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.access.grants import Outcomes
+from app.core.drift.counts import FeatureFigures, VersionFigures
 from app.core.feedback.figures import FeedbackFigures, Scores
 from app.core.observability.generation import Generated
 from app.core.observability.latencies import Histogram
@@ -11,6 +12,7 @@ from app.core.observability.statistics import ReplicaReport
 from app.core.residency import ResidencyReport
 from app.core.rollout.outcomes import MirrorOutcomes, VersionOutcomes
 from app.core.rollout.split import Split
+from app.ingress.metrics.drift_families import ADMISSION, DRIFT
 from app.ingress.metrics.family import Family, S
 from app.ingress.metrics.feedback_families import FEEDBACK, SCORES
 from app.ingress.metrics.generation_families import GENERATION
@@ -104,6 +106,15 @@ Where clients have given feedback ([feedback.md](../use/feedback.md)), of this n
 
 {feedback}
 
+Models with a `drift.json` ([drift.md](drift.md)); they are the manager's figures of the whole server,
+the same from every ingress replica: take `max` over instances, not `sum`:
+
+{drift}
+
+Models whose `drift.yaml` has rules for inputs, of the requests that came to this ingress replica:
+
+{admission}
+
 With `--model-memory-bytes`; they are the manager's figures of the whole server, the same from every ingress
 replica: not to be summed.
 
@@ -133,6 +144,8 @@ _MODEL: Final = ModelReading(
 )
 _ENTRY: Final = VersionEntry("m", 1, ModelState.READY)
 _SIDE: Final = SideReading(Split("", "m", 1, 2), 0, VersionOutcomes(), MirrorOutcomes())
+_FEATURE: Final = FeatureFigures("x", 0.0)
+_WATCHED: Final = VersionFigures("m", 1, 0, 0.0, False, 0.0, 1.0, (_FEATURE,), {"x": {"nan": 1}})
 _CPU: Final = CpuReading(0.0, 0, 0)
 _GPU: Final = GpuReading("", 0.0, 0, 0, 0.0, 0.0, 0.0)
 
@@ -162,6 +175,8 @@ def reference() -> str:
             ]
         ),
         generation=_table(_rows(GENERATION, Generated(), "`model`, `operation`, `version`")),
+        drift=_table(_rows(DRIFT, _WATCHED, "`model`, `version`")),
+        admission=_table(_rows(ADMISSION, 1, "`model`, `tensor`, `kind`, `action`")),
         tape=_table(_rows(TAPE, TapeReading(TapeCounts(), 0.0))),
         feedback=_table(
             [
