@@ -58,6 +58,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "serve": Command("nereid.commands.serve", "Serve a file, a folder or a model as it stands.", serves=True),
     "status": Command("nereid.commands.status", "Print addresses, models and processes of a server."),
+    "tape": Command("nereid.commands.tape.command", "Look at recorded requests, export and remove them."),
     "token": Command("nereid.commands.token", "Make, list and revoke tokens of clients."),
 }
 """The commands by name."""

@@ -187,6 +187,8 @@ nereid.commands.drift: app.core app.core.config app.core.drift deployments.model
 nereid.commands.new: app.core backends backends.pytorch backends.registry nereid.migrate
 nereid.commands.rollout: app.core.rollout nereid.commands nereid_client.tools
 nereid.commands.table:
+nereid.commands.tape: app.core.feedback app.feedback app.protocol app.tape nereid.commands nereid_client.tape
+    nereid_client.tools
 nereid.console: app.core app.core.config app.core.files app.core.installed app.core.system app.native
     app.ray_adapter app.routing app.settings
 nereid.deployments: deployments

@@ -87,6 +87,7 @@ class Tape:
         where: Where | None = None,
         models: Collection[str] | None = None,
         newest_first: bool = False,
+        bodies: bool = True,
     ) -> Iterator[Row]:
         """Yield the rows in the order of their arrival, over all ingresses.
 
@@ -97,6 +98,7 @@ class Tape:
             where: chooses rows.
             models: names of models; None for all.
             newest_first: the latest arrival first.
+            bodies: False to leave the data of all tensors empty, which are not read then.
         """
         sign = -1 if newest_first else 1
         waiting = [
@@ -113,7 +115,7 @@ class Tape:
             if not reading:
                 continue
             _, path, number, file = heapq.heappop(reading)
-            row = self._read(file, where, models)
+            row = self._read(file, where, models, bodies)
             if file.step():
                 heapq.heappush(reading, (sign * file.moment, path, number + 1, file))
             if row is not None:
@@ -127,15 +129,17 @@ class Tape:
             return None
         return opened if opened.step() else None
 
-    def _read(self, file: "_Reading", where: Where | None, models: Collection[str] | None) -> Row | None:
+    def _read(
+        self, file: "_Reading", where: Where | None, models: Collection[str] | None, bodies: bool
+    ) -> Row | None:
         try:
             chosen = where is not None or models is not None
-            row = decode_row(file.file, file.place, bodies=not chosen)
+            row = decode_row(file.file, file.place, bodies and not chosen)
             if not chosen:
                 return row
             if (models is not None and row.model not in models) or (where is not None and not where(row)):
                 return None
-            return decode_row(file.file, file.place)
+            return decode_row(file.file, file.place) if bodies else row
         except TapeError:
             path = Path(file.file.path)
             self.damaged[path] = self.damaged.get(path, 0) + 1

@@ -191,4 +191,4 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     def nbytes(self) -> int:
         """Bytes of its tensors that were recorded."""
         tensors = (*self.inputs, *(tensor for each in self.responses for tensor in each.outputs))
-        return sum(len(tensor.data) for tensor in tensors)
+        return sum(tensor.nbytes if tensor.state == KEPT else len(tensor.data) for tensor in tensors)
