@@ -22,7 +22,7 @@ class Answers:
     def __init__(self, job: Job) -> None:
         self._expected, self._tolerance = job.expected, job.tolerance
         self._streaming = job.endpoint.streaming
-        self._outputs = _reader(job.endpoint.protocol, self._streaming)
+        self._outputs = reader(job.endpoint.protocol, self._streaming)
         self._known: list[set[bytes]] = [set() for _ in job.expected]
 
     def judged(self, call: Call) -> tuple[End, str]:
@@ -90,7 +90,7 @@ def _typed(got: Array, dtype: Any) -> Array:
     return made.reshape(got.shape)
 
 
-def _reader(protocol: str, streaming: bool) -> Callable[[bytes], Mapping[str, Array]]:
+def reader(protocol: str, streaming: bool) -> Callable[[bytes], Mapping[str, Array]]:
     """Return what reads the body of an answer; the imports are done before the load begins."""
     if protocol == "grpc":
         from tritonclient.grpc import service_pb2

@@ -24,7 +24,7 @@ class Call:
     def __init__(self, intended: int, noticed: int) -> None:
         self.intended, self.noticed = intended, noticed
         self.sent = self.index = self.slot = 0
-        self.payload = b""
+        self.payload: bytes | memoryview = b""
         self.body: list[bytes] | None = None
         self.moments: list[int] | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import cycle
 from struct import Struct
@@ -76,7 +77,7 @@ class _Whole:
 class _Waiting:
     """What is left to send of a message that flow control holds back."""
 
-    def __init__(self, stream: int, data: bytes, window: int) -> None:
+    def __init__(self, stream: int, data: bytes | memoryview, window: int) -> None:
         self.stream, self.data, self.window = stream, memoryview(data), window
 
 
@@ -91,6 +92,7 @@ class GrpcConnection(Wire):
         super().__init__(owner)
         self._next_block = _header_blocks(endpoint).__next__
         self._streaming, self._seats = endpoint.streaming, seats
+        self._stream_block = _header_block(replace(endpoint, path=endpoint.stream_path))
         self._calls: dict[int, Call] = {}
         self._messages: dict[int, bytes] = {}
         self._headers: dict[int, dict[str, str]] = {}
@@ -120,7 +122,7 @@ class GrpcConnection(Wire):
         stream, data = self._next, call.payload
         self._next += 2
         self._calls[stream] = call
-        block = self._next_block()
+        block = self._stream_block if self._begins_stream(call) else self._next_block()
         head = _FRAME.pack(len(block) << 8 | _HEADERS, _END_HEADERS, stream) + block
         size = len(data)
         if not self._waiting and size <= min(self._frame, self._window, self._first_window):
@@ -130,6 +132,13 @@ class GrpcConnection(Wire):
         self._write(head)
         self._waiting.append(_Waiting(stream, data, self._first_window))
         self._pump()
+
+    def _begins_stream(self, call: Call) -> bool:
+        """Return whether a call among others is a stream; from then on no answer is known by its shape."""
+        if call.moments is None or self._streaming:
+            return False
+        self._learning, self._whole = 0, None
+        return True
 
     def _pump(self) -> None:
         """Send what flow control allows."""
@@ -225,7 +234,7 @@ class GrpcConnection(Wire):
         call = self._calls.get(stream)
         if call is None:
             return
-        if self._streaming:
+        if call.moments is not None:
             self._take_responses(stream, call, payload)
         elif call.body is not None:
             call.body.append(payload)

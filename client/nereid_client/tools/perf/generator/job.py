@@ -49,6 +49,7 @@ class Endpoint:
         varied: over gRPC, further headers: each call has those of one place, in turn.
         tls: None for a connection without it.
         streaming: an answer has any number of responses.
+        stream_path: over gRPC, where those requests of a script go that have any number of responses.
     """
 
     protocol: str
@@ -59,6 +60,22 @@ class Endpoint:
     tls: Tls | None = None
     streaming: bool = False
     varied: tuple[tuple[tuple[str, str], ...], ...] = ()
+    stream_path: str = ""
+
+
+class Script(NamedTuple):
+    """Requests that are each sent once.
+
+    Attributes:
+        requests: path of the file with their payloads.
+        answers: path of the file that gets what is answered.
+        rows: int64, of each request its number, its place and size in the file, its sequence (-1 for none),
+            and 1 if it has any number of responses.
+    """
+
+    requests: str
+    answers: str
+    rows: Rows
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,7 @@ class Job:
     Attributes:
         payloads: what is sent, in turn: whole HTTP requests, or gRPC messages with their length before them.
         sequences: instead of `payloads`: the steps of each sequence; so many sequences run at a time.
+        script: instead of both: requests that are each sent once; `arrivals` are theirs.
         arrivals: of an open loop; None for a closed one.
         concurrency: requests in flight of a closed loop.
         connections: at most so many.
@@ -85,6 +103,7 @@ class Job:
     timeout_s: float = 30.0
     expected: tuple[tuple[Mapping[str, Array], ...], ...] = ()
     tolerance: float = 1e-5
+    script: Script | None = None
 
 
 @dataclass
@@ -94,12 +113,14 @@ class Told:
     Attributes:
         records: rows of `COLUMNS`, int64, as bytes.
         moments: of the responses of streams, one record after the other, int64, as bytes.
+        kept: of a script, for each record: number of the request, place and size of its answer, int64.
         errors: texts of failed requests, with their number.
         cpu_s: CPU time of the generator since it began.
     """
 
     records: bytes = b""
     moments: bytes = b""
+    kept: bytes = b""
     errors: Counter[str] = field(default_factory=Counter)
     cpu_s: float = 0.0
 

@@ -19,7 +19,8 @@ from nereid_client.tools.perf.generator.job import End, Job, Told
 from nereid_client.tools.perf.generator.pacer import Pacer
 from nereid_client.tools.perf.generator.plain import Links
 from nereid_client.tools.perf.generator.records import Records
-from nereid_client.tools.perf.generator.source import Cycle, Sequences
+from nereid_client.tools.perf.generator.script import Kept
+from nereid_client.tools.perf.generator.source import source_of
 
 _OK: Final = End.OK
 _SWEEP_S: Final = 0.1
@@ -40,12 +41,12 @@ class Generator:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._source = Sequences(job.sequences) if job.sequences else Cycle(job.payloads)
+        self._source = source_of(job)
         self._answers = Answers(job) if job.expected else None
+        self._kept = Kept(job.script) if job.script is not None else None
         self._free: deque[Connection] = deque()
         self._connections: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
-        self._backlog: deque[tuple[int, int]] = deque()
         self._in_flight: set[Call] = set()
         self._records, self._moments = Records(), array("q")
         self._errors: Counter[str] = Counter()
@@ -56,7 +57,7 @@ class Generator:
         self._streaming = job.endpoint.streaming
         self._again: list[tuple[Connection, Call]] = []
         self._repeats = bool(job.concurrency) and not (
-            job.sequences or job.expected or self._streaming or job.endpoint.tls
+            job.sequences or job.script or job.expected or self._streaming or job.endpoint.tls
         )
         self._alike = len(job.payloads) == 1
 
@@ -102,7 +103,7 @@ class Generator:
         if self._pacer is not None:
             self._pacer.close()
         end = time.monotonic() + self._job.timeout_s
-        while (self._in_flight or self._backlog) and time.monotonic() < end:
+        while (self._in_flight or self._source.ready()) and time.monotonic() < end:
             await asyncio.sleep(0.01)
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -118,31 +119,33 @@ class Generator:
             connection.close()
         await asyncio.sleep(0)  # they are lost
         self._links.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def told(self) -> Told:
         """Return what has happened since the last call."""
-        told = Told(self._records.take(), self._moments.tobytes(), self._errors, time.process_time())
+        kept = self._kept.take() if self._kept is not None else b""
+        told = Told(self._records.take(), self._moments.tobytes(), kept, self._errors, time.process_time())
         self._moments, self._errors = array("q"), Counter()
         return told
 
     def _arrive(self, intended: int, noticed: int) -> None:
-        self._backlog.append((intended, noticed))
+        self._source.add(intended, noticed)
         self._pump()
 
     def _pump(self) -> None:
         """Send what waits, as far as there are connections."""
-        backlog, free, source = self._backlog, self._free, self._source
-        while backlog and source.ready():
+        free, source = self._free, self._source
+        while source.ready():
             if not free:
                 self._grow()
                 return
             connection = free.popleft()
             if not connection.leaving:
-                self._send(connection, *backlog.popleft())
+                self._send(connection)
 
-    def _send(self, connection: Connection, intended: int, noticed: int) -> None:
-        call = Call(intended, noticed)
-        self._source.fill(call)
+    def _send(self, connection: Connection) -> None:
+        call = self._source.take()
         if self._answers is not None:
             call.body = []
         if self._streaming:
@@ -153,7 +156,7 @@ class Generator:
 
     def finish(self, connection: Connection, call: Call, end: End = End.OK, text: str = "") -> None:
         """See `Owner`."""
-        if self._repeats and end is _OK and not self._backlog and not connection.leaving:
+        if self._repeats and end is _OK and not self._source.ready() and not connection.leaving:
             self._records.repeat((call.intended, call.noticed, call.sent, monotonic_ns()))
             self._again.append((connection, call))
             return
@@ -167,15 +170,11 @@ class Generator:
         if again and end is End.CUT:  # do not turn in circles
             self._loop.call_later(_PAUSE_S, self._begin_another)
             again = False
-        if again and not self._backlog and not connection.leaving:
-            self._send(connection, now, now)
-            return
+        if again:
+            self._source.add(now, now)
         if not connection.leaving:
             self._free.append(connection)
-        if again:
-            self._backlog.append((now, now))
-        if self._backlog:
-            self._pump()
+        self._pump()
 
     def _send_again(self) -> None:
         """Send the next requests of connections whose answers were read in this turn.
@@ -199,6 +198,8 @@ class Generator:
         """Keep the record of a request that ends now; return the moment."""
         now, moments = monotonic_ns(), call.moments
         self._in_flight.discard(call)
+        if self._kept is not None:
+            self._kept.add(call, end, text)
         row = (
             call.intended,
             call.noticed,
@@ -231,7 +232,7 @@ class Generator:
     def _grow(self) -> None:
         """Open connections for requests that wait."""
         room = self._limit - len(self._connections) - len(self._opening)
-        for _ in range(min(room, len(self._backlog), _OPENING - len(self._opening))):
+        for _ in range(min(room, self._source.ready(), _OPENING - len(self._opening))):
             task = self._loop.create_task(self._try_connect())
             self._opening.add(task)
             task.add_done_callback(self._opened_or_not)
@@ -245,12 +246,11 @@ class Generator:
             await self._connect()
         except OSError as error:
             await asyncio.sleep(_PAUSE_S)
-            if self._backlog:
-                self._fail(f"no connection: {error.strerror or error}", End.CUT)
+            if (call := self._source.overdue(monotonic_ns())) is not None:
+                self._fail(call, f"no connection: {error.strerror or error}", End.CUT)
 
-    def _fail(self, text: str, end: End) -> None:
-        """Fail the request that waits longest."""
-        call = Call(*self._backlog.popleft())
+    def _fail(self, call: Call, text: str, end: End) -> None:
+        """Fail a request that waits."""
         call.sent = monotonic_ns()
         self._record(call, end, text)
         if self._job.concurrency and not self._stopped:
@@ -275,8 +275,8 @@ class Generator:
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def _fail_waiting(self, before: int) -> None:
-        while self._backlog and self._backlog[0][0] < before:
-            self._fail("no connection was free in time", End.LATE)
+        while (call := self._source.overdue(before)) is not None:
+            self._fail(call, "no connection was free in time", End.LATE)
 
 
 def _context(tls: Tls, kind: type) -> Any:

@@ -14,9 +14,11 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 import nereid_client
-from nereid_client.tools.perf.generator.arrivals import dealt
-from nereid_client.tools.perf.generator.job import Job, Told
+from nereid_client.tools.perf.generator.arrivals import Offsets, dealt
+from nereid_client.tools.perf.generator.job import Job, Script, Told
 from nereid_client.tools.perf.generator.load import Generator
 from nereid_client.tools.perf.generator.priority import run_first
 
@@ -130,15 +132,31 @@ class Workers:
 
 def shares(job: Job, number: int) -> list[Job]:
     """Return the jobs of several generators that together do this one."""
-    moments = [None] * number if job.arrivals is None else dealt(job.arrivals, number)
+    if job.script is not None:
+        parts = _acts(job.script, job.arrivals, number)
+    else:
+        moments = [None] * number if job.arrivals is None else dealt(job.arrivals, number)
+        parts = [{"arrivals": moments[i], "sequences": job.sequences[i::number]} for i in range(number)]
     return [
         replace(
             job,
-            arrivals=moments[i],
             concurrency=_share(job.concurrency, number, i),
             connections=max(_share(job.connections, number, i), 1),
-            sequences=job.sequences[i::number],
+            **parts[i],
         )
+        for i in range(number)
+    ]
+
+
+def _acts(script: Script, arrivals: Offsets | None, number: int) -> list[dict[str, Any]]:
+    """Divide a script: a sequence is for one generator, other requests are dealt in turn."""
+    sequence = script.rows[:, 3]
+    owner = np.where(sequence >= 0, sequence, np.arange(len(sequence))) % number
+    return [
+        {
+            "script": script._replace(rows=script.rows[owner == i], answers=f"{script.answers}.{i}"),
+            "arrivals": None if arrivals is None else arrivals[owner == i],
+        }
         for i in range(number)
     ]
 
