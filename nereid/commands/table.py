@@ -50,6 +50,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "perf": Command(
         "nereid_client.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."
     ),
+    "replay": Command(
+        "nereid_client.tools.replay.command", "Repeat recorded requests at a server, and compare its answers."
+    ),
     "rollback": Command(
         "nereid.commands.rollout.rollback", "Go back at once to the version of a model that served before."
     ),

@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for add in (_add_target, _add_load, _add_data, _add_measurement, _add_output, _add_tls):
+    for add in (_add_target, _add_load, _add_data, _add_measurement, _add_output, add_tls):
         add(made)
     hidden = made.add_argument_group()
     hidden.add_argument(*_IGNORED, action="store_true", dest="ignored", help=argparse.SUPPRESS)
@@ -53,11 +53,16 @@ def _add_target(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("what")
     group.add_argument("-m", "--model-name", metavar="NAME", required=True)
     group.add_argument("-x", "--model-version", metavar="N", default="")
+    add_server(group)
+    group.add_argument("--streaming", action="store_true", help="any number of responses a request")
+
+
+def add_server(group: argparse._ArgumentGroup) -> None:
+    """Add the flags that say which server is asked, and as whom."""
     group.add_argument("-u", "--url", default="localhost", help="HOST:PORT, https://.., grpc://...")
     group.add_argument("-i", "--protocol", type=str.lower, choices=("http", "grpc"), default="http")
     group.add_argument("-H", "--header", action="append", default=[], metavar="NAME:VALUE")
     group.add_argument("--token-file", type=Path, metavar="FILE", help="with the token to send")
-    group.add_argument("--streaming", action="store_true", help="any number of responses a request")
 
 
 def _add_load(made: argparse.ArgumentParser) -> None:
@@ -124,7 +129,8 @@ def _add_output(made: argparse.ArgumentParser) -> None:
     group.add_argument("--threshold", type=float, default=10, metavar="PERCENT", help="of --compare (10)")
 
 
-def _add_tls(made: argparse.ArgumentParser) -> None:
+def add_tls(made: argparse.ArgumentParser) -> None:
+    """Add the flags of connections by TLS."""
     group = made.add_argument_group("TLS")
     ca = ("--ssl-https-ca-certificates-file", "--ssl-grpc-root-certifications-file")
     key = ("--ssl-https-private-key-file", "--ssl-grpc-private-key-file")
@@ -151,14 +157,12 @@ def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
     """
     given = parser().parse_args(argv)
     _check_outputs(given)
-    tls = Tls(given.ca, given.certificate, given.key)
-    wanted = tls if given.use_tls or given.ca or given.certificate else None
     return (
         Options(
             model=given.model_name,
-            address=read_address(given.url, given.protocol, wanted),
+            address=read_address(given.url, given.protocol, tls_of(given)),
             version=given.model_version,
-            headers=_headers(given),
+            headers=headers_of(given),
             levels=_levels(given),
             slo=_slo(given),
             distribution=given.request_distribution,
@@ -238,7 +242,18 @@ def _slo(given: argparse.Namespace) -> str:
     return str(given.slo)
 
 
-def _headers(given: argparse.Namespace) -> dict[str, str]:
+def tls_of(given: argparse.Namespace) -> Tls | None:
+    """Return what the flags of TLS say; None without any."""
+    tls = Tls(given.ca, given.certificate, given.key)
+    return tls if given.use_tls or given.ca or given.certificate else None
+
+
+def headers_of(given: argparse.Namespace) -> dict[str, str]:
+    """Return the headers that -H and --token-file ask for.
+
+    Raises:
+        PerfError: one of them cannot be used.
+    """
     headers = {}
     for text in given.header:
         name, colon, value = text.partition(":")

@@ -42,7 +42,7 @@ def winner(slo: Mapping[str, Any] | None, results: Sequence[Result]) -> Result |
 
 def results_table(results: Sequence[Result], best: Result | None = None) -> Table:
     """Return a row for each level; the best one is marked."""
-    table = _table(
+    table = empty_table(
         *("load", ">answers/s", ">p50 ms", ">p90", ">p99", ">p99.9", ">max", ">service p99"),
         *(">own lateness p99", ">failed", ""),
     )
@@ -72,7 +72,7 @@ def share_table(results: Sequence[Result]) -> Table | None:
     counted = [result for result in results if result.server is not None and result.server.requests]
     if not counted:
         return None
-    table = _table(
+    table = empty_table(
         *("where the time goes, us", ">front, network", ">queue", ">input", ">infer", ">output"),
         *(">other", ">in the model", ">mean batch", ">cache hits"),
     )
@@ -98,7 +98,7 @@ def streams_table(results: Sequence[Result]) -> Table | None:
     streams = [(result, result.streams) for result in results if result.streams is not None]
     if not streams:
         return None
-    table = _table(
+    table = empty_table(
         *("streams", ">responses/s", ">first p50 ms", ">first p99", ">gap p50 ms", ">gap p99", ">gap max")
     )
     for result, one in streams:
@@ -110,7 +110,7 @@ def streams_table(results: Sequence[Result]) -> Table | None:
 
 def changes_table(changes: Sequence[Change]) -> Table:
     """Return a comparison."""
-    table = _table("load", "figure", ">then", ">now", ">change", "verdict")
+    table = empty_table("load", "figure", ">then", ">now", ">change", "verdict")
     for change in changes:
         color = _COLORS.get(change.verdict)
         verdict = f"[{color}]{change.verdict}[/]" if color else change.verdict
@@ -119,7 +119,7 @@ def changes_table(changes: Sequence[Change]) -> Table:
     return table
 
 
-def _table(*columns: str) -> Table:
+def empty_table(*columns: str) -> Table:
     """Return an empty table; a column that begins with ">" is aligned to the right."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:

@@ -24,8 +24,8 @@ MS = 1_000_000
 
 
 def script(
-    path: Path, payloads: list[bytes], sequences: list[int], streams: set[int] = frozenset()
-) -> Script:  # type: ignore[assignment]
+    path: Path, payloads: list[bytes], sequences: list[int], streams: frozenset[int] = frozenset()
+) -> Script:
     """A script whose rows have the numbers 0, 1, ... and these sequences."""
     (path / "requests").write_bytes(b"".join(payloads))
     ends = np.cumsum([len(each) for each in payloads]).tolist()
@@ -114,7 +114,7 @@ async def test_streams_among_calls_over_grpc(tmp_path: Path, closed: bool) -> No
     endpoint = await server.start()
     endpoint = replace(endpoint, stream_path=endpoint.path.replace("ModelInfer", "ModelStreamInfer"))
     messages = [b"one", b"many", b"bad", b"two", b"bad"]
-    made = script(tmp_path, list(map(grpc_payload, messages)), [-1] * 5, {1, 4})
+    made = script(tmp_path, list(map(grpc_payload, messages)), [-1] * 5, frozenset({1, 4}))
     load: dict[str, Any] = {"concurrency": 2} if closed else {"arrivals": np.zeros(5, np.int64)}
     told = await told_of(Job(endpoint, (), timeout_s=5.0, script=made, **load), 5)
     await server.stop()
