@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz fuzz-many clean
+.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises zipf fuzz fuzz-many clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -74,6 +74,11 @@ test-engine: $(VENV)/.installed-test models
 # The same without what is compiled.
 test-python: $(VENV)/.installed-test models
 	NEREID_TEST_ENGINE=1 NEREID_TEST_FLAGS=--data-plane=python $(BIN)/python -m pytest $(wildcard tests/contract)
+
+# Pages as a browser shows them; needs a Chromium (Debian's package chromium). Those tests skip where the extra is missing.
+test-browser: $(VENV)/.installed-test
+	@$(PIP) -e '.[browser]'
+	$(BIN)/python -m pytest -rs $$(grep -rlE '^from tests.browser import' tests)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

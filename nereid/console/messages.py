@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.core.installed.installation import server_version
+from app.ingress.rest.home.first_request import first_request
 from app.native.choice import described
 from app.routing.table import DEPENDENCY, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
-from nereid.console.first_request import first_request
 
 _ANY: Final = ("0.0.0.0", "::")
 _SHOWN: Final = 20

@@ -9,7 +9,7 @@ FATAL = re.compile(
 )
 
 _REASONS = {
-    "Nereid has a page at / and a list at /v2/models": r"http: (GET|POST) /(v2/models)?$",
+    "Nereid has a list at /v2/models": r"http: (GET|POST) /v2/models$",
     "a percent-encoded name is that of its model here": r"http: GET /v2/models/s%75ms$",
     "the version of the server": r"http: GET /v2(\?x=1)?$|grpc: ServerMetadata",
     "Nereid's texts and codes are those of tritonserver 2.73": (

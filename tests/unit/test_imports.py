@@ -60,9 +60,10 @@ app.ingress.openai: app.core app.core.config app.core.observability app.core.sys
 app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
     app.native app.protocol app.protocol.http app.routing app.settings
-app.ingress.rest.openapi: app.core app.core.feedback app.core.observability app.ingress.access
-    app.ingress.client_memory app.ingress.service app.ingress.tracing app.protocol app.protocol.http
-    app.protocol.observability app.routing
+app.ingress.rest.home: app.core app.core.config app.routing
+app.ingress.rest.openapi: app.core app.core.feedback app.core.installed app.core.observability
+    app.ingress.access app.ingress.client_memory app.ingress.rest.home app.ingress.service
+    app.ingress.tracing app.native app.protocol app.protocol.http app.protocol.observability app.routing
 app.ingress.service: app.access app.core app.core.config app.core.drift app.core.feedback
     app.core.observability app.core.rollout app.dispatch app.ensemble app.ingress.client_memory app.routing
     app.settings app.transport app.transport.channel
@@ -189,7 +190,7 @@ nereid.commands.rollout: app.core.rollout nereid.commands nereid_client.tools
 nereid.commands.table:
 nereid.commands.tape: app.core.feedback app.feedback app.protocol app.tape nereid.commands nereid_client.tape
     nereid_client.tools
-nereid.console: app.core app.core.config app.core.files app.core.installed app.core.system app.native
+nereid.console: app.core app.core.files app.core.installed app.core.system app.ingress.rest.home app.native
     app.ray_adapter app.routing app.settings
 nereid.deployments: deployments
 nereid.engine: app.core app.core.config app.core.drift app.core.files app.core.observability app.core.rollout

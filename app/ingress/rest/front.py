@@ -20,6 +20,7 @@ from app.ingress.rest.context import Found, RouteContext
 from app.ingress.rest.generate import GenerateRoute
 from app.ingress.rest.infer import InferRoute
 from app.ingress.rest.known_requests import known_requests
+from app.ingress.rest.openapi.home import Surroundings
 from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.rest.openapi.path_hints import method_hint
 from app.ingress.service.interface import InferenceService, is_ready
@@ -42,12 +43,34 @@ _NO_INFERENCE: Final = {
     for verb in ("infer", "generate", "generate_stream")
 }
 _NOT_FOUND: Final = FixedRoute(404, JSON_HEADERS, encode_error("Not Found"))
+_NO_PAGE: Final = FixedRoute(
+    404,
+    JSON_HEADERS,
+    encode_error(
+        hinted("Not Found", "a page for browsers is here, by Accept: text/html; models: /v2/models")
+    ),
+)
+"""The answer to programs at the path of the page for people: tritonserver has nothing there."""
 
 
 def web_origins(settings: HttpSettings) -> WebOriginPolicy:
     """Return which web pages may use the management APIs of a front."""
     hosts = (*settings.allow_hosts, socket.gethostname())
     return WebOriginPolicy(settings.address, settings.allow_origins, hosts)
+
+
+def _surroundings(
+    settings: HttpSettings, data_plane: str, metrics_port: int, guard: Guard | None
+) -> Surroundings:
+    inference = settings.restrictions.get("inference")
+    return Surroundings(
+        "https" if settings.certificates else "http",
+        data_plane,
+        metrics_port,
+        tokens=guard is not None and guard.grants is not None,
+        inference_header=inference.header if inference else "",
+        describes="metadata" not in settings.restrictions,
+    )
 
 
 class HttpFront:
@@ -58,7 +81,7 @@ class HttpFront:
         settings: address, limits, restrictions and the like.
         observer: traces and logs requests, and has the settings of both.
         send_buffers: limit on response bytes buffered for slow clients, shared with other fronts.
-        metrics_port: see `build_rest_api`.
+        metrics_port: see `Surroundings`.
         guard: decides who may do what; None if everybody may do everything.
         compatible: find the routes of other servers' protocols, which come first.
         data_plane: see `is_native`.
@@ -84,7 +107,8 @@ class HttpFront:
         self._guard = guard
         self._restrictions = settings.restrictions
         self._web_origins = web_origins(settings)
-        self._rest_api = build_rest_api(service, settings.max_input_size, observer, metrics_port)
+        around = _surroundings(settings, data_plane, metrics_port, guard)
+        self._rest_api = build_rest_api(service, settings.max_input_size, observer, around)
         self._context = RouteContext(
             service,
             observer,
@@ -182,6 +206,8 @@ class HttpFront:
     def _management_route(self, head: RequestHead) -> Route:
         if text := self._web_origins.refusal(head.get(b"origin"), head.get(b"host")):
             return FixedRoute(403, JSON_HEADERS, encode_error(text))
+        if head.path == "/" and not (head.method == "GET" and "text/html" in (head.get(b"accept") or "")):
+            return _NO_PAGE
         return AsgiRoute(self._rest_api, head, self._context.tasks)
 
     def _refusal(self, head: RequestHead, ask: Ask) -> Route | None:

@@ -145,7 +145,7 @@ class RestApi(FastAPI):
         described: routes of the document that are served elsewhere.
 
     Attributes:
-        metrics_port: see `build_rest_api`.
+        metrics_port: see `Surroundings`.
     """
 
     def __init__(self, described: Sequence[RestRoute] = ()) -> None:

@@ -12,7 +12,7 @@ from app.ingress.rest.openapi.bodies import JsonBodies, json_response
 from app.ingress.rest.openapi.documentation import add_documentation
 from app.ingress.rest.openapi.drift import add_drift_routes
 from app.ingress.rest.openapi.feedback import add_feedback_routes
-from app.ingress.rest.openapi.home import add_home
+from app.ingress.rest.openapi.home import Surroundings, add_home
 from app.ingress.rest.openapi.inference_schemas import INFERENCE_ROUTES
 from app.ingress.rest.openapi.repository import add_repository_routes, add_rollout_routes
 from app.ingress.rest.openapi.schemas import ModelName, ModelVersion
@@ -26,13 +26,14 @@ from app.routing.waiting_room import resolve_loaded
 
 _MODEL: Final = "/v2/models/{model:segment}"
 _VERSIONS: Final = ("", "/versions/{version:digits}")
+_ALONE: Final = Surroundings()
 
 
 def build_rest_api(
     service: InferenceService,
     max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
     observer: Observer | None = None,
-    metrics_port: int = 0,
+    around: Surroundings = _ALONE,
 ) -> RestApi:
     """Build the application.
 
@@ -40,7 +41,7 @@ def build_rest_api(
         service: answers requests.
         max_input_size: maximum bytes of a JSON body.
         observer: has the log and trace settings; without one there are no routes for them.
-        metrics_port: where metrics are served; 0 if they are not, or on a port not known yet.
+        around: the front that serves it.
     """
     api, bodies = RestApi(INFERENCE_ROUTES), JsonBodies(max_input_size)
     _add_server_routes(api, _Server(service))
@@ -53,8 +54,8 @@ def build_rest_api(
         add_settings_routes(api, observer, service, bodies)
     add_shared_memory_routes(api, service, bodies)
     add_documentation(api)
-    add_home(api, metrics_port)
-    api.metrics_port = metrics_port
+    add_home(api, service, around)
+    api.metrics_port = around.metrics_port
     return api
 
 

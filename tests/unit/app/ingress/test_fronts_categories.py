@@ -30,7 +30,7 @@ def rest_api() -> RestApi:
 @pytest.mark.parametrize(
     ("path", "category"),
     [
-        ("/", "metadata"),
+        ("/", "model-repository"),
         ("/v2", "metadata"),
         ("/v2/models", "model-repository"),
         ("/v2/health/live", "health"),

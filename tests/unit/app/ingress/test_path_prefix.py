@@ -20,6 +20,7 @@ from tests.unit.app.ingress.running_fronts import Fronts, infer
 from tests.unit.app.ingress.two_planes import Planes
 
 PREFIX = "/api/predict/service"
+BROWSER = {"Accept": "text/html"}
 
 
 @pytest.fixture
@@ -64,16 +65,14 @@ def test_restrictions_and_tokens_are_those_of_the_path_behind(behind: Any) -> No
 def test_pages_link_to_what_the_gateway_finds(behind: Any) -> None:
     with behind() as running:
         for root in (PREFIX, ""):
-            home = ask(running.http_port, "GET", f"{root}/").body.decode()
+            home = ask(running.http_port, "GET", f"{root}/", headers=BROWSER).body.decode()
             assert f'href="{root}/v2/models"' in home and f'href="{root}/docs"' in home
             page = ask(running.http_port, "GET", f"{root}/docs").body.decode()
             assert f"'{root}/openapi.json'" in page and f'"{root}/docs/swagger-ui.css"' in page
             servers = ask(running.http_port, "GET", f"{root}/openapi.json").document.get("servers")
             assert servers == ([{"url": root}] if root else None)
-        assert (
-            ask(running.http_port, "GET", PREFIX).body.decode()
-            == ask(running.http_port, "GET", f"{PREFIX}/").body.decode()
-        )
+        page = ask(running.http_port, "GET", PREFIX, headers=BROWSER).body.decode()
+        assert f'href="{PREFIX}/v2/models"' in page
 
 
 def test_metrics_and_platforms_are_behind_it_too(

@@ -9,10 +9,10 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.installed.installation import server_version
+from app.ingress.rest.home.first_request import first_request
 from app.native.choice import described
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import RepositorySettings, ServerSettings
-from nereid.console.first_request import first_request
 from nereid.console.messages import failed, http_url, ready, starting
 
 SETTINGS = ServerSettings(repository=RepositorySettings(paths=("/models", "s3://bucket")))

@@ -1,0 +1,1 @@
+"""The page at `/`, for people who open the server's address in a browser: static HTML, without scripts."""
