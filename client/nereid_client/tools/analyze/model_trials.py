@@ -82,7 +82,7 @@ class ModelTrials(Trials[Candidate]):
 
     def _alone(self, rows: int, concurrency: int, workers: Workers) -> Result:
         """Measure requests of so many rows in a closed loop."""
-        options = replace(self._options, batch=rows)
+        options = replace(self._options, batch=rows, cut=True)
         with Bench(options, self.progress, workers=workers) as bench:
             return bench.measure(Level("concurrency", concurrency), 1, _CURVE_S)
 

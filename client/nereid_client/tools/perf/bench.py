@@ -18,11 +18,12 @@ from nereid_client.datatypes import byte_size
 from nereid_client.messages import Request
 from nereid_client.pool import Lease
 from nereid_client.tools.perf import figures, payloads
-from nereid_client.tools.perf.generator.arrivals import draw, draw_hard, read_intervals, repeated
+from nereid_client.tools.perf.generator.arrivals import draw, draw_hard, repeated
 from nereid_client.tools.perf.generator.job import Job, Level, Rows, Told, rows_of
 from nereid_client.tools.perf.generator.worker import NoConnection, Workers, shares
 from nereid_client.tools.perf.inputs import read_expected, read_inputs
 from nereid_client.tools.perf.options import Options, PerfError
+from nereid_client.tools.perf.recorded import pauses
 from nereid_client.tools.perf.result import Result, Seen, result_of
 from nereid_client.tools.perf.server_share import counts_of, models_of, share
 from nereid_client.tools.perf.signals import Signals
@@ -140,10 +141,11 @@ class Bench:
     def _in_shared_memory(self, requests: Sequence[Request], signature: Signature) -> list[Request]:
         if self._options.streaming and self._options.address.protocol == "http":
             raise PerfError("streams over HTTP take no shared memory")
+        rows = max(
+            (each.shape[0] for request in requests for each in request.inputs if each.shape), default=1
+        )
         sizes = [
-            byte_size(
-                spec.datatype, (self._options.batch, *spec.shape[1:]) if signature.batched else spec.shape
-            )
+            byte_size(spec.datatype, (rows, *spec.shape[1:]) if signature.batched else spec.shape)
             for spec in signature.outputs.values()
         ]
         size = payloads.slot_bytes(requests, sum((each or 0) + 64 for each in sizes))
@@ -185,7 +187,7 @@ class Bench:
     def _arrivals(self, rate: float, seconds: float, capacity: float) -> Any:
         options = self._options
         if options.intervals is not None:
-            return repeated(read_intervals(options.intervals), seconds)
+            return repeated(pauses(options.intervals, options.model), seconds)
         self._measured += 1
         seed = options.seed, self._measured
         if capacity:

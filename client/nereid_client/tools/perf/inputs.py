@@ -1,4 +1,4 @@
-"""The values that requests carry: drawn, or read from files in perf_analyzer's format."""
+"""The values that requests carry: drawn, read from files in perf_analyzer's format, or recorded ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from nereid_client import Signature, TensorSpec
 from nereid_client.datatypes import NUMPY, Array, decode, to_array
 from nereid_client.tools.perf.options import Options, PerfError
+from nereid_client.tools.perf.recorded import is_tape, recorded_inputs
 
 Step = Mapping[str, Array]
 """The inputs of one request, with the batch dimension where the model has one."""
@@ -35,6 +36,8 @@ def read_inputs(options: Options, signature: Signature) -> list[list[Step]]:
         made = {name: _made(spec, shapes[name], options) for name, spec in required.items()}
         return [[_batched(made, signature, options.batch)]]
     path = Path(options.data)
+    if is_tape(path):
+        return recorded_inputs(path, options, signature)
     try:
         steps = _from_directory(path, required, shapes) if path.is_dir() else _from_json(path, "data")
         known = {name: (spec, shapes[name]) for name, spec in signature.inputs.items()}

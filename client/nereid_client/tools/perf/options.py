@@ -40,7 +40,8 @@ class Options:
 
     Attributes:
         levels: loads to measure, in this order; none are chosen by what the server can do.
-        data: "random", "zero", or the path of a file or directory.
+        data: "random", "zero", or the path of a file, directory or tape.
+        cut: requests of a tape have `batch` rows each, not as many as were recorded.
         shapes: of inputs, without the batch dimension.
         window_s: seconds of a window.
         windows: at most so many in a level, until `agreeing` of them agree within `stability` (a share).
@@ -63,6 +64,7 @@ class Options:
     batch: int = 1
     streaming: bool = False
     data: str = "random"
+    cut: bool = False
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     string_data: str = ""
     string_length: int = 128

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from nereid_client import Tls
-from nereid_client.tools.perf.generator.arrivals import DISTRIBUTIONS, read_intervals
+from nereid_client.tools.perf.generator.arrivals import DISTRIBUTIONS
 from nereid_client.tools.perf.generator.job import Level
 from nereid_client.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
+from nereid_client.tools.perf.recorded import pauses
 
 ABOUT: Final = """Measure a model of a running server, Nereid or Triton.
 
@@ -71,7 +72,8 @@ def _add_load(made: argparse.ArgumentParser) -> None:
     values = "5, 5,10,20 or START:END:STEP"
     group.add_argument("--rate", "--request-rate-range", metavar="R", help=f"requests a second: {values}")
     group.add_argument("--concurrency", "--concurrency-range", metavar="N", help=f"in flight: {values}")
-    group.add_argument("--request-intervals", type=Path, metavar="FILE", help="pauses in us, a line each")
+    text = "pauses in us, a line each, or of the model's rows on a tape"
+    group.add_argument("--request-intervals", type=Path, metavar="FILE|TAPE", help=text)
     loads.add_argument("--slo", default="", metavar="RULES", help="e.g. p99<20ms,errors<0.1%%")
     loads.add_argument("--search-time", type=float, default=300, metavar="S", help="of --slo, at most (300)")
     loads.add_argument("--request-distribution", choices=DISTRIBUTIONS, default="poisson")
@@ -89,7 +91,7 @@ def _add_data(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("data")
     group.add_argument("-b", "--batch-size", type=_positive, default=1, metavar="N")
     group.add_argument("--shape", action="append", default=[], metavar="NAME:D,D")
-    group.add_argument("--input-data", default="random", metavar="random|zero|FILE|DIRECTORY")
+    group.add_argument("--input-data", default="random", metavar="random|zero|FILE|DIRECTORY|TAPE")
     group.add_argument("-z", dest="input_data", action="store_const", const="zero", help="zeros")
     group.add_argument("--string-data", default="", metavar="TEXT")
     group.add_argument("--string-length", type=_positive, default=128, metavar="N")
@@ -214,7 +216,7 @@ def _check_outputs(given: argparse.Namespace) -> None:
 
 def _levels(given: argparse.Namespace) -> Any:
     if given.request_intervals:
-        return (_rate_of(given.request_intervals),)
+        return (_rate_of(given.request_intervals, given.model_name),)
     if given.rate:
         return read_levels("rate", given.rate)
     if given.concurrency:
@@ -222,9 +224,9 @@ def _levels(given: argparse.Namespace) -> Any:
     return ()
 
 
-def _rate_of(path: Path) -> Level:
+def _rate_of(path: Path, model: str) -> Level:
     try:
-        return Level("rate", round(1e9 / float(read_intervals(path).mean()), 1))
+        return Level("rate", round(1e9 / float(pauses(path, model).mean()), 1))
     except (OSError, ValueError) as error:
         raise PerfError(f"--request-intervals: {error}") from None
 
