@@ -70,8 +70,8 @@ app.ingress.service: app.access app.core app.core.config app.core.drift app.core
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
 app.native: app.core app.core.installed
 app.protocol: app.core app.core.feedback app.core.rollout
-app.protocol.grpc: app.core app.core.feedback app.core.rollout app.native app.protocol app.protocol.http
-    nereid_client.feedback
+app.protocol.grpc: app.core app.core.drift app.core.feedback app.core.rollout app.native app.protocol
+    app.protocol.http nereid_client.feedback
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.protocol.openai: app.core app.core.config app.protocol app.protocol.http app.protocol.openai.tools

@@ -13,6 +13,7 @@ from app.core.system.tasks import Tasks
 from app.core.tensors import Buffer, InferRequest, InferResponse
 from app.ingress.access.grpc import guarded_method
 from app.ingress.access.guard import Guard
+from app.ingress.grpc.drift import drift_methods
 from app.ingress.grpc.feedback import SERVICE as FEEDBACK
 from app.ingress.grpc.feedback import feedback_methods
 from app.ingress.grpc.health import HealthService
@@ -26,6 +27,7 @@ from app.ingress.http2.streaming_call import StreamingCall
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer, RequestOrigin
+from app.protocol.grpc.drift import SERVICE as DRIFT
 from app.protocol.grpc.request_message import decode_request
 from app.protocol.grpc.responses import encode_infer, encode_stream
 from app.protocol.grpc.rollout import SERVICE as ROLLOUTS
@@ -146,6 +148,7 @@ class GrpcFront:
         found = {f"/{_INFERENCE}/{name}": method for name, method in methods.items()}
         found |= HealthService(self._is_serving, self._stopping).methods()
         found |= rollout_methods(self._service) | feedback_methods(self._service)
+        found |= drift_methods(self._service)
         if self._settings.tfserving:
             from app.ingress.grpc.tfserving import tfserving_methods
 
@@ -153,7 +156,7 @@ class GrpcFront:
         if self._settings.reflection:
             from app.ingress.grpc.reflection import reflection_methods
 
-            found |= reflection_methods(_INFERENCE, ROLLOUTS, FEEDBACK)
+            found |= reflection_methods(_INFERENCE, ROLLOUTS, FEEDBACK, DRIFT)
         return found
 
     def _infer(self, call: UnaryCall, data: Buffer) -> None:
