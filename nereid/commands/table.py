@@ -53,6 +53,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "replay": Command(
         "nereid_client.tools.replay.command", "Repeat recorded requests at a server, and compare its answers."
     ),
+    "plan": Command(
+        "nereid_client.tools.plan.command", "Tell how many replicas a model needs for more requests."
+    ),
     "rollback": Command(
         "nereid.commands.rollout.rollback", "Go back at once to the version of a model that served before."
     ),

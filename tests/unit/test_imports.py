@@ -224,6 +224,9 @@ nereid_client.tools.perf.report: nereid_client.tools nereid_client.tools.perf
 nereid_client.tools.replay: nereid_client nereid_client.comparison nereid_client.tape nereid_client.tools
     nereid_client.tools.perf nereid_client.tools.perf.command nereid_client.tools.perf.generator
     nereid_client.tools.perf.report
+nereid_client.tools.plan: nereid_client nereid_client.tape nereid_client.tools nereid_client.tools.analyze
+    nereid_client.tools.perf nereid_client.tools.perf.command nereid_client.tools.perf.generator
+    nereid_client.tools.perf.report
 nereid_client.vision:
 """
 """What each folder may import, besides itself; a module with a row of its own follows that instead."""

@@ -60,7 +60,7 @@ class ModelTrials(Trials[Candidate]):
                 ):  # more than the model takes
                     sizes, between = [size for size in between if max(own, default=0) < size < rows], []
                     continue
-                own[rows] = _execution_s(result)
+                own[rows] = execution_s(result)
                 outside.append(result.service.mean / 1e3 - own[rows])
             if not own:
                 raise PerfError(f"the model answers no request: {', '.join(result.errors)}")
@@ -76,7 +76,7 @@ class ModelTrials(Trials[Candidate]):
         for instances in axes.instances:
             if instances > 1:
                 self.apply(Candidate(max(axes.batches), 0, instances, threads))
-                took = _execution_s(self._alone(rows, instances, workers))
+                took = execution_s(self._alone(rows, instances, workers))
                 found[instances] = max(took / seconds[threads][rows], 1.0)
         return found
 
@@ -94,7 +94,7 @@ def _sizes(batches: Sequence[int]) -> tuple[list[int], list[int]]:
     return sizes, [rows for rows in known if rows not in sizes]
 
 
-def _execution_s(result: Result) -> float:
+def execution_s(result: Result) -> float:
     """Return the seconds of an execution, as the server has counted them."""
     share = result.server
     if share is None or not share.requests:

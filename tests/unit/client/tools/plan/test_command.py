@@ -1,0 +1,92 @@
+"""The command `nereid plan`: how it measures, and what it refuses."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nereid_client.tools.plan import calibration
+from nereid_client.tools.plan.arrivals import by_chance
+from nereid_client.tools.plan.calibration import calibrate
+from nereid_client.tools.plan.command import main
+from nereid_client.tools.plan.simulation import Replica, latencies
+
+EXECUTION_S = 0.010
+TRUTH = Replica([0.0, 1.25 * EXECUTION_S], batch=0)
+"""A model that takes a quarter longer than its executions are counted to."""
+
+
+class FakeBench:
+    """Answers as `TRUTH` would, but for a pause in the first open loop."""
+
+    pauses = 1
+
+    def __init__(self, options: Any, progress: Any, workers: Any = None) -> None:
+        pass
+
+    def __enter__(self) -> "FakeBench":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def measure(self, level: Any, number: int, seconds: float, capacity: float = 0.0) -> Any:
+        if level.kind == "rate":
+            times, rows, _ = by_chance(level.value, 5000, seed=9)
+            p99 = 1e3 * float(np.percentile(latencies(TRUTH, 1, times, rows), 99))
+            FakeBench.pauses -= 1
+            return self._result(level.value, p99 * (5 if FakeBench.pauses >= 0 else 1))
+        rate = TRUTH.capacity(1) if level.value > 1 else 1 / (1.25 * EXECUTION_S)
+        return self._result(rate, 0.0)
+
+    def _result(self, rate: float, p99: float) -> Any:
+        us = 1e6 * EXECUTION_S
+        server = SimpleNamespace(
+            requests=10, queue_us=0.0, compute_input_us=0.0, compute_infer_us=us, compute_output_us=0.0
+        )
+        return SimpleNamespace(
+            rate=rate,
+            latency={"p99": p99},
+            service=SimpleNamespace(mean=1e3 * EXECUTION_S),
+            server=server,
+            void="",
+            reasons=(),
+            errors={},
+        )
+
+
+def test_simulation_is_corrected_by_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "Bench", FakeBench)
+    config = {"max_batch_size": 0, "instance_group": [{"count": 1}]}
+    options: Any = SimpleNamespace(processes=1, batch=1)
+    monkeypatch.setattr(calibration, "replace", lambda options, **_: options)
+    progress: Any = None
+    found = calibrate(config, options, 1, 1, progress)
+    assert found.saturation == pytest.approx(80) and found.slower == pytest.approx(1.25)
+    assert found.replica.seconds == pytest.approx([0.0125, 0.0125]), "scaled by it"
+    assert found.later == pytest.approx(1.0, abs=0.1), "the loop with the pause was repeated"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--slo", "p99<20ms"], "give either --rate, today's requests a second, or --tape"),
+        (["--slo", "p99<20ms", "--rate", "5", "--tape", "x"], "give either --rate"),
+        (["--slo", "p99<20 mss", "--rate", "5"], "cannot read"),
+        (["--slo", "p99<20ms", "--rate", "-5"], "'-5' is not above 0"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status: object = main(["-m", "m", "-u", "localhost:1", *words])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2 and says in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "m", "-u", "localhost:1", "--slo", "p99<20ms", "--rate", "5"]) == 1
+    assert "http://localhost:1: cannot connect" in capsys.readouterr().err
