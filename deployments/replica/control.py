@@ -1,7 +1,7 @@
 """A replica's side of its channels: requests, and the control verbs of the manager and the ingresses."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from app.core.observability.statistics import CustomFamily, EnsembleReports, Rep
 from app.core.residency import USE, ReplicaUse
 from app.core.rollout.outcomes import COMPUTE, Executions
 from app.core.sequences import END_SEQUENCES
+from app.core.system.processes import processor_seconds
 from app.core.tensors import SequenceId
 from backends.base import Backend
 from deployments.replica.compute import ComputeMeter
@@ -28,15 +29,21 @@ class ReplicaHandler:
         served: the model that requests go to.
         ensembles: returns the counters of the ensembles that the model's own calls ran in this process.
         node: the id of the node.
+        processes: returns the ids of the replica's own processes; of none where it shares one with others.
     """
 
     def __init__(
-        self, served: ServedModel, ensembles: Callable[[], EnsembleReports] = list, node: str = ""
+        self,
+        served: ServedModel,
+        ensembles: Callable[[], EnsembleReports] = list,
+        node: str = "",
+        processes: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         self.submit = served.accept
         self._served = served
         self._ensembles = ensembles
         self._node = node
+        self._processes = processes
         self._use = UseMeter(served)
         self._compute = ComputeMeter(served.statistics)
         self._verbs: dict[str, tuple[Any, Callable[[Any], Awaitable[object]]]] = {
@@ -68,6 +75,7 @@ class ReplicaHandler:
     async def _statistics(self, _: None) -> ReplicaReport:
         served = self._served
         custom = await self._custom_metrics()
+        processor_s = await asyncio.to_thread(lambda: processor_seconds(self._processes()))
         return msgspec.structs.replace(
             served.statistics.report(),
             pending=served.scheduler.pending,
@@ -78,6 +86,7 @@ class ReplicaHandler:
             cache_failures=0 if served.cached is None else served.cached.failures,
             custom=custom,
             responses=dict(served.model.responses),
+            processor_s=processor_s,
         )
 
     async def _custom_metrics(self) -> list[CustomFamily]:

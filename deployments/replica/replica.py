@@ -13,6 +13,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.chat_templates import TextFacts
 from app.core.inference import Cancel, Sink
+from app.core.system.processes import own_processes
 from app.core.tensors import InferRequest
 from app.transport.channel.server import ChannelServer
 from app.transport.loops.thread import LoopThread, freeze_heap
@@ -117,7 +118,7 @@ class Replica:
 
     def _make_server(self, served: ServedModel) -> ChannelServer:
         ensembles = self._calls.ensembles if self._calls is not None else list
-        handler = ReplicaHandler(served, ensembles, self._place.node)
+        handler = ReplicaHandler(served, ensembles, self._place.node, own_processes)
         return ChannelServer(handler, self._spec.key, self._spec.server.transport)
 
     async def describe(self) -> Description:

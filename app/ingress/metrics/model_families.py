@@ -108,6 +108,9 @@ _OVERLOADED: Final = Condition[ModelReading](
     "models that refused a request because of the wait", lambda m: bool(m.report.refusals)
 )
 
+_MEASURED: Final = Condition[ModelReading](
+    "models with processes of their own", lambda m: bool(m.report.processor_s)
+)
 _SCALED: Final = Condition[Scale]("models with `max_replicas`", lambda scale: True)
 _FORECAST: Final = Condition[Scale](
     "models with `max_replicas`, after a day", lambda scale: scale.outlook.replicas is not None
@@ -153,6 +156,14 @@ REQUESTS: Final[tuple[Family[ModelReading], ...]] = (
         "nv_inference_compute_output_duration_us",
         "Cumulative inference compute output duration in microseconds (does not include cached requests)",
         lambda m: m.report.compute_output.ns // 1000,
+    ),
+    Family(
+        "nereid_model_processor_seconds",
+        "counter",
+        "Processor time of the processes of a model version in seconds, also while it is idle",
+        value(lambda m: m.report.processor_s),
+        _COUNTERS,
+        _MEASURED,
     ),
     gauge(
         "nv_inference_pending_request_count",

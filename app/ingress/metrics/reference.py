@@ -137,6 +137,7 @@ _MODEL: Final = ModelReading(
     ReplicaReport(
         releases={"full": 1},
         refusals={"deadline": 1},
+        processor_s=1.0,
         first_response=Histogram((1.0,), [0, 0]),
         durations=dict.fromkeys(("request", "queue", "compute"), Histogram((1.0,), [0, 0])),
     ),

@@ -8,7 +8,9 @@ import threading
 import psutil
 import pytest
 
+from app.core.observability.statistics import ReplicaReport
 from app.core.residency import USE, ReplicaUse
+from app.core.system.processes import own_processes
 from deployments.replica import use
 from deployments.replica.control import ReplicaHandler
 from deployments.replica.use import memory_bytes
@@ -88,3 +90,16 @@ def test_memory_covers_the_processes_below() -> None:
         )
     finally:
         child.communicate()
+
+
+def test_processor_time_is_reported_where_the_replica_has_processes_of_its_own(bench: Bench) -> None:
+    bench.load()
+    assert bench.model is not None
+    shared, own = ReplicaHandler(bench.model), ReplicaHandler(bench.model, processes=own_processes)
+
+    def reported(handler: ReplicaHandler) -> float:
+        report: ReplicaReport = bench.plane.call(handler.control("statistics", None), 30)
+        return report.processor_s
+
+    assert reported(shared) == 0
+    assert 0 < reported(own) <= reported(own)

@@ -51,6 +51,7 @@ def full(factor: int) -> ReplicaReport:
         first_response=Histogram((1.0, 2.5), [factor, 0, 1], 0.5 * factor),
         custom=[CustomFamily("f", "text", "counter", [CustomSample({"a": "b"}, 1.0, 0, [], [])])],
         responses={0: ResponseDurations(*[Duration(factor, factor)] * 6), factor: ResponseDurations()},
+        processor_s=0.5 * factor,
     )
 
 

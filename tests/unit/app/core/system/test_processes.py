@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.core.system import processes
-from app.core.system.processes import Process
+from app.core.system.processes import Process, own_processes, own_tree, processor_seconds
 from tests.waiting import block_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)", "--mark=7"]
@@ -47,6 +47,19 @@ def test_ended_process_has_a_fault_before_and_after_it_is_reaped(sleeper: "subpr
     block_until(lambda: process.fault == "has ended")
     sleeper.wait()
     assert process.fault == "has ended"
+
+
+def test_processor_time_is_that_of_a_process_and_of_its_ended_children() -> None:
+    burn = "import time\nwhile time.process_time() < 0.4: pass"
+    code = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        try:
+            assert parent.pid in own_processes()
+            block_until(lambda: processor_seconds([parent.pid]) >= 0.4)
+            assert {os.getpid(), parent.pid} <= own_processes() & own_tree()
+        finally:
+            parent.kill()
+    assert processor_seconds([parent.pid]) == 0, "it is gone"
 
 
 def test_later_process_with_the_same_id_is_another() -> None:

@@ -167,6 +167,7 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
         durations={kind: Histogram((1.0,), [2, 1], 3.5) for kind in ("request", "queue", "compute")},
         summaries={"queue": Summary(2, 10, {5: 1, 9: 1})},
         custom=[CustomFamily("own", "a\nb", "histogram", [sample])],
+        processor_s=1.5,
     )
     router = FakeRouter(entry("m", scale=Scale(1, changes={"load": 1}, outlook=Outlook("", 2, 0.1, 0.2))))
     router.pools["m:1"] = FakePool([FakeChannel(report)], [], {"was killed": 1})
