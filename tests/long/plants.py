@@ -15,57 +15,23 @@ from tests.server import ROOT
 _PACKAGES: Final = ("app", "backends", "client", "deployments", "nereid")
 
 
-class Plant(NamedTuple):
-    """A text of one file, and what stands there instead."""
+class Change(NamedTuple):
+    """A text of one file, what stands there instead, and what is added to the end of the file."""
 
     path: str
     text: str
     instead: str
+    added: str = ""
 
 
 PLANTS: Final = {
     # A candidate's answers of now beside the stable version's of its fastest second.
-    "old-interval": Plant(
-        "deployments/rollout/judging/intervals.py",
-        "compare_answers(rules.latency, pending.stable, pending.candidate)",
-        "compare_answers(rules.latency, _fastest(pending.stable), pending.candidate)",
-    ),
-    "missing-output": Plant(
-        "app/rollout/answer.py", "if response.final and self._missing:", "if False and self._missing:"
-    ),
-    # A rollout that costs the stable version's clients 20 ms.
-    "late-answers": Plant(
-        "app/rollout/counted_call.py",
-        "        self.deliver(response)",
-        "        asyncio.get_running_loop().call_later(0.02, self.deliver, response)",
-    ),
-    # Requests in flight are not watched.
-    "hang": Plant(
-        "app/rollout/flights.py",
-        "        self.sweep()\n        self._due = None",
-        "        self._due = None",
-    ),
-    # Replicas lie on one machine.
-    "packed": Plant(
-        "app/ray_adapter/serve/placement.py",
-        "(-each.own if packed else each.own, each.all",
-        "(-each.own, each.all",
-    ),
-    # A machine does not serve while the head is away.
-    "unready": Plant(
-        "app/ingress/cluster_report.py",
-        '            logger.error("models are served, but not loaded',
-        "            self._service.cluster_fault = fault\n"
-        '            logger.error("models are served, but not loaded',
-    ),
-    "slow-scaling": Plant("deployments/scaling/policy.py", "PERIOD_S: Final = 0.5", "PERIOD_S: Final = 5.0"),
-    # No model makes room.
-    "kept-models": Plant(
-        "deployments/residency/eviction.py", "if not model.kept and model.nbytes > 0:", "if False:"
-    ),
-}
-_MORE: Final = {
-    "old-interval": """
+    "old-interval": (
+        Change(
+            "deployments/rollout/judging/intervals.py",
+            "compare_answers(rules.latency, pending.stable, pending.candidate)",
+            "compare_answers(rules.latency, _fastest(pending.stable), pending.candidate)",
+            """
 
 _FASTEST: list[Times] = []
 
@@ -75,9 +41,58 @@ def _fastest(stable: Times) -> Times:
     _FASTEST[:] = [min([*_FASTEST, stable], key=lambda times: quantile_position(times, 0.95))]
     return _FASTEST[0]
 """,
-    "late-answers": "import asyncio\n",
+        ),
+    ),
+    "missing-output": (
+        Change(
+            "app/rollout/answer.py", "if response.final and self._missing:", "if False and self._missing:"
+        ),
+    ),
+    # A rollout that costs the stable version's clients 20 ms.
+    "late-answers": (
+        Change(
+            "app/rollout/counted_call.py",
+            "        self.deliver(response)",
+            "        asyncio.get_running_loop().call_later(0.02, self.deliver, response)",
+            "import asyncio\n",
+        ),
+    ),
+    # Requests in flight are not watched.
+    "hang": (
+        Change(
+            "app/rollout/flights.py",
+            "        self.sweep()\n        self._due = None",
+            "        self._due = None",
+        ),
+    ),
+    # Replicas lie on one machine, and are not moved from there.
+    "packed": (
+        Change(
+            "app/ray_adapter/serve/placement.py",
+            "(-each.own if packed else each.own, each.all",
+            "(-each.own, each.all",
+        ),
+        Change(
+            "deployments/manager/serve/spreading.py", "    return bool(nodes) and", "    return False and"
+        ),
+    ),
+    # A machine does not serve while the head is away.
+    "unready": (
+        Change(
+            "app/ingress/cluster_report.py",
+            '            logger.error("models are served, but not loaded',
+            "            self._service.cluster_fault = fault\n"
+            '            logger.error("models are served, but not loaded',
+        ),
+    ),
+    "slow-scaling": (
+        Change("deployments/scaling/policy.py", "PERIOD_S: Final = 0.5", "PERIOD_S: Final = 5.0"),
+    ),
+    # No model makes room.
+    "kept-models": (
+        Change("deployments/residency/eviction.py", "if not model.kept and model.nbytes > 0:", "if False:"),
+    ),
 }
-"""What is added to the end of the file."""
 
 
 @contextmanager
@@ -91,17 +106,17 @@ def planted(name: str) -> Iterator[tuple[Path, dict[str, str]]]:
         for package in _PACKAGES:
             shutil.copytree(ROOT / package, Path(directory, package), symlinks=True)
         shutil.copy(ROOT / "triton_python_backend_utils.py", directory)
-        changed = Path(directory, PLANTS[name].path)
-        changed.write_text(with_fault(name, changed.read_text()))
+        for change in PLANTS[name]:
+            changed = Path(directory, change.path)
+            changed.write_text(with_fault(change, changed.read_text()))
         yield Path(directory), {"PYTHONPATH": f"{directory}:{ROOT}"}
 
 
-def with_fault(name: str, source: str) -> str:
-    """Return the text of a plant's file with its fault.
+def with_fault(change: Change, source: str) -> str:
+    """Return the text of a file with its fault.
 
     Raises:
-        AssertionError: the file does not have the plant's text once.
+        AssertionError: the file does not have the change's text once.
     """
-    plant = PLANTS[name]
-    assert source.count(plant.text) == 1, f"plant '{name}': not once in {plant.path}: {plant.text}"
-    return source.replace(plant.text, plant.instead) + _MORE.get(name, "")
+    assert source.count(change.text) == 1, f"not once in {change.path}: {change.text}"
+    return source.replace(change.text, change.instead) + change.added
