@@ -16,6 +16,7 @@ import msgspec
 
 from app.core.feedback.figures import FeedbackFigures, Scores
 from app.core.feedback.records import Feedback
+from app.core.feedback.reports import SlotScores
 from app.feedback.row_index import RowIndex, Wanted
 from app.feedback.scoring import Unusable, score_of
 from nereid_client.tape.rows import Row
@@ -62,16 +63,6 @@ class Joined(NamedTuple):
     score: float
     label: str
     records: int
-
-
-class Slot(NamedTuple):
-    """The first scores of rows of a version that arrived within a minute, for the judge of a rollout."""
-
-    model: str
-    version: str
-    slot: int
-    scores: Scores
-    change: int
 
 
 class _Entry(NamedTuple):
@@ -248,16 +239,16 @@ class Book:
         versions = {each[0]: Scores(*each[1:]) for each in sorted(sums, key=lambda each: _number(each[0]))}
         return FeedbackFigures(versions, unusable=named, waiting=waiting, **counted)
 
-    def slots(self, after: int, models: Iterable[str], since: int) -> list[Slot]:
+    def slots(self, after: int, models: Iterable[str], since: int) -> list[SlotScores]:
         """Return the slots of models, from slot `since` on, that changed after a change's number."""
-        found: list[Slot] = []
+        found: list[SlotScores] = []
         for model in models:
             rows = self._connection.execute(
                 f"SELECT version, slot, change, {_SUMS} FROM slots "
                 "WHERE model = ? AND slot >= ? AND change > ? ORDER BY change",
                 (model, since, after),
             )
-            found += [Slot(model, each[0], each[1], Scores(*each[3:]), each[2]) for each in rows]
+            found += [SlotScores(model, each[0], each[1], Scores(*each[3:]), each[2]) for each in rows]
         return found
 
     def of_rows(self, keys: Iterable[str]) -> dict[str, Joined]:

@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 from app.core.errors import ErrorCode, Failure, InferError, unavailable
 from app.core.feedback.figures import FeedbackFigures
 from app.core.feedback.records import Feedback
-from app.feedback.book import MAX_WAITING, Book, Slot
+from app.core.feedback.reports import SlotScores
+from app.feedback.book import MAX_WAITING, Book
 from app.feedback.row_index import RowIndex
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Keeper:
             logger.warning("%s", error.message)
             return {}
 
-    async def slots(self, after: int, models: Sequence[str], since: int) -> list[Slot]:
+    async def slots(self, after: int, models: Sequence[str], since: int) -> list[SlotScores]:
         """Return what changed for the judge, see `Book.slots`."""
         return await self._run(lambda book: book.slots(after, models, since))
 

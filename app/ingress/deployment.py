@@ -9,17 +9,20 @@ import logging
 import os
 import time
 import uuid
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import msgspec
 
 from app.core.encoding import to_msgpack
 from app.core.files.private_files import socket_root
+from app.core.identifiers import name_of
 from app.core.inference import Cancel, Sink
 from app.core.observability.log import configure_logging
 from app.core.tensors import InferRequest
 from app.drift.reporter import DriftReporter
 from app.drift.tap import DriftTap
+from app.feedback.reporter import ScoreReporter
 from app.ingress.assembly import Serving, make_router, make_service, make_tape
 from app.ingress.client_memory.region_files import region_directory
 from app.ingress.cluster_report import ClusterReport
@@ -157,11 +160,21 @@ class Ingress:
         watching = [health.watch() for health in self._health]
         reporting = OutcomeReporter(router.rollouts, self._manager.report_outcomes, self._id).run()
         using = [] if use is None else [use.run()]
-        tasks = (following, *watching, reporting, self._drift.run(), *using)
+        tasks = (following, *watching, reporting, self._drift.run(), *using, *self._telling_scores())
         self._serving.following += [asyncio.get_running_loop().create_task(task) for task in tasks]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.
         await self._routing.wait()
         await self._serving.open(use)
+
+    def _telling_scores(self) -> Iterator[Coroutine[None, None, None]]:
+        """Yield what tells the manager of feedback on models in a rollout, if there is a tape."""
+
+        def models() -> dict[str, str]:
+            return {name_of(split.name): split.rollout for split in self._router.table.splits}
+
+        keeper = self._service.keeper
+        if keeper is not None:
+            yield ScoreReporter(keeper, models, self._manager.report_scores, self._node_id).run()
 
     async def _open_peers(self) -> None:
         peers = Peers(self._service.ensembles, self._key)

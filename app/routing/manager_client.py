@@ -13,6 +13,7 @@ from app.core.drift.counts import DriftAnswer, DriftReport
 from app.core.drift.status import DriftStatus
 from app.core.encoding import to_msgpack
 from app.core.errors import InferError, unavailable
+from app.core.feedback.reports import ScoreReport
 from app.core.residency import ResidencyReport, UseReport
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.outcomes import OutcomeReport
@@ -128,6 +129,11 @@ class ManagerClient:
     async def report_outcomes(self, report: OutcomeReport) -> None:
         """Tell what became of the requests of rollouts."""
         await self._call(self._handle.report_outcomes, to_msgpack(report))
+
+    async def report_scores(self, report: ScoreReport) -> str:
+        """Tell what clients have said of answers of models in a rollout; return what names the manager."""
+        name: str = await self._call(self._handle.report_scores, to_msgpack(report))
+        return name
 
     async def report_drift(self, report: DriftReport) -> DriftAnswer:
         """Tell what was counted of models; return what is to be counted, and the figures of all."""

@@ -14,6 +14,7 @@ import msgspec
 from app.core.drift.counts import DriftReport
 from app.core.encoding import to_msgpack
 from app.core.errors import InferError, invalid_arg, not_found
+from app.core.feedback.reports import ScoreReport
 from app.core.files.private_files import private_root
 from app.core.observability.log import VERBATIM, configure_logging
 from app.core.rollout.outcomes import OutcomeReport
@@ -247,6 +248,12 @@ class RepositoryManager:
         """Add an `OutcomeReport` of an ingress."""
         await self._ensure_recovered()
         await self._rollouts.report(msgspec.msgpack.decode(report, type=OutcomeReport))
+
+    async def report_scores(self, report: bytes) -> str:
+        """Add a `ScoreReport` of an ingress; return what names this start of the manager."""
+        await self._ensure_recovered()
+        self._rollouts.scores.add(msgspec.msgpack.decode(report, type=ScoreReport))
+        return self._rollouts.scores.name
 
     async def report_drift(self, report: bytes) -> bytes:
         """Add a `DriftReport` of an ingress; return a `DriftAnswer`; both msgpack."""

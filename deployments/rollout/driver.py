@@ -21,6 +21,7 @@ from deployments.rollout.judging.intervals import Intervals
 from deployments.rollout.machine import Record
 from deployments.rollout.rollback import Rollbacks
 from deployments.rollout.rollouts import Begin, Replicas, Rollouts
+from deployments.rollout.scores import ScoreBoard
 from deployments.rollout.selection import Offer, meant
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,9 @@ class RolloutDriver:
         tasks: what runs in the background.
         replicas: has candidates start replicas.
         executions: reads how long executions of both versions take.
+
+    Attributes:
+        scores: what clients have said of answers later.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class RolloutDriver:
         executions: Executions,
     ) -> None:
         self._executions = executions
+        self.scores = ScoreBoard()
         self._rollouts = rollouts
         rollouts.replicas = replicas
         self._models = models
@@ -115,6 +120,7 @@ class RolloutDriver:
         self._ticks += 1
         on = self._rollouts.on()
         self._executions.follow({record.name for record in on})
+        self.scores.follow({record.name for record in on})
         for record in on:
             if record.name not in self._busy:
                 self._busy.add(record.name)
@@ -167,6 +173,7 @@ class RolloutDriver:
             await self._read_executions(record)
         record = self._rollouts.end_intervals(record.name)
         verdict = self._judge(machine.rules(record), record.status.outcomes, record.intervals)
+        verdict = self.scores.judged(record, verdict)
         self._rollouts.judge(record.name, verdict)
         missing = await self._rollouts.missing(record.name, machine.ticked)
         if missing:

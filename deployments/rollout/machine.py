@@ -318,11 +318,12 @@ def _stepped(record: Record, now: float) -> Record:
         return _raised(record, record.first, now, "its replicas run")
     rules, elapsed = record.status.spec.step, now - record.status.since
     requests = record.status.step_requests
-    if elapsed >= rules.min_seconds and requests >= rules.min_requests:
+    holds = record.status.verdict.holds if next_percent(record) >= 100 else ""
+    if elapsed >= rules.min_seconds and requests >= rules.min_requests and not holds:
         why = f"{requests} requests in {elapsed:.0f} s without an alarm"
         return _raised(record, next_percent(record), now, why)
     if elapsed >= rules.max_seconds:
-        why = f"inconclusive: {requests} of {rules.min_requests} requests in {elapsed:.0f} s"
+        why = f"inconclusive: {holds or f'{requests} of {rules.min_requests} requests'} in {elapsed:.0f} s"
         return paused(record, why, now)
     return record
 

@@ -42,6 +42,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "nereid.commands.drift.command", "Show whether a model's requests still look as they did."
     ),
     "env": Command("nereid.commands.env", "Print the variables with which Ray's commands reach a server."),
+    "feedback": Command("nereid_client.tools.feedback", "Tell a server what was right, from a file."),
     "files": Command("nereid.commands.files", "Write files to deploy and watch a server with, or its pages."),
     "migrate": Command("nereid.commands.migrate", "Make a repository of the models of another server."),
     "new": Command(

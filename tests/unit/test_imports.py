@@ -84,8 +84,8 @@ app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_ad
 app.ray_adapter.local: app.core.files app.core.system
 app.ray_adapter.serve: app.core
 app.rollout: app.core app.core.config app.core.rollout app.routing nereid_client.comparison
-app.routing: app.core app.core.config app.core.drift app.core.observability app.core.rollout app.core.system
-    app.core.tape app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel
+app.routing: app.core app.core.config app.core.drift app.core.feedback app.core.observability app.core.rollout
+    app.core.system app.core.tape app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel
     app.transport.loops app.transport.memory
 app.settings: app.core app.core.config app.core.files app.core.installed app.core.observability
     app.core.system app.native app.protocol app.settings.flag app.transport
@@ -138,11 +138,11 @@ deployments.environments: app.core app.core.files backends backends.python.worke
 deployments.event_loop_execution: app.transport.loops backends
 deployments.execution: app.core app.core.config app.core.files app.core.observability app.core.system
     app.transport.loops backends deployments.event_loop_execution deployments.rate_limiting
-deployments.manager: app.core app.core.config app.core.drift app.core.files app.core.observability
-    app.core.rollout app.core.system app.core.tape app.ray_adapter app.ray_adapter.serve app.routing
-    app.settings backends.registry deployments deployments.drift deployments.manager.serve
-    deployments.model_store deployments.residency deployments.rollout deployments.rollout.judging
-    deployments.rollout.storage deployments.scaling
+deployments.manager: app.core app.core.config app.core.drift app.core.feedback app.core.files
+    app.core.observability app.core.rollout app.core.system app.core.tape app.ray_adapter
+    app.ray_adapter.serve app.routing app.settings backends.registry deployments deployments.drift
+    deployments.manager.serve deployments.model_store deployments.residency deployments.rollout
+    deployments.rollout.judging deployments.rollout.storage deployments.scaling
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
     app.transport app.transport.channel deployments
 deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
@@ -158,10 +158,10 @@ deployments.replica: app.cache app.core app.core.config app.core.files app.core.
     deployments.execution deployments.model_store deployments.rate_limiting deployments.scheduling
     deployments.scheduling.dynamic
 deployments.residency: app.core app.core.system app.routing app.settings deployments
-deployments.rollout: app.core app.core.config app.core.installed app.core.rollout app.core.system
-    app.routing app.transport.channel deployments deployments.model_store deployments.rollout.judging
-    deployments.rollout.storage nereid_client.comparison
-deployments.rollout.judging: app.core.rollout nereid_client.comparison
+deployments.rollout: app.core app.core.config app.core.feedback app.core.installed app.core.rollout
+    app.core.system app.routing app.transport.channel deployments deployments.model_store
+    deployments.rollout.judging deployments.rollout.storage nereid_client.comparison
+deployments.rollout.judging: app.core.feedback app.core.rollout nereid_client.comparison
 deployments.rollout.storage: app.core app.core.files deployments
 deployments.scaling: app.core app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel
     deployments
@@ -212,7 +212,7 @@ nereid_client.comparison: nereid_client
 nereid_client.feedback:
 nereid_client.tape: nereid_client
 nereid_client.text:
-nereid_client.tools:
+nereid_client.tools: nereid_client
 nereid_client.tools.analyze: nereid_client nereid_client.tools nereid_client.tools.perf
     nereid_client.tools.perf.command nereid_client.tools.perf.generator nereid_client.tools.perf.report
 nereid_client.tools.perf: nereid_client nereid_client.tape nereid_client.tools.perf.generator

@@ -71,6 +71,12 @@ class OutputRules(ComparisonRules, frozen=True, forbid_unknown_fields=True):
         return bool(self.outputs) or self.min_agreement is not None
 
 
+class ScoreRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much lower the mean of the scores that clients give later (`feedback`) may be, or the accuracy."""
+
+    allowed_drop: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.01
+
+
 class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is judged. `confidence` is that of an alarm; None switches a rule off."""
 
@@ -78,6 +84,7 @@ class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency: LatencyRule | None = LatencyRule()
     compute: ComputeRule | None = ComputeRule()
     output: OutputRules | None = OutputRules()
+    score: ScoreRule | None = None
     confidence: Annotated[float, msgspec.Meta(gt=0.5, lt=1)] = 0.999
 
 

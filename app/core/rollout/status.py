@@ -56,12 +56,14 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
         detectable: the smallest error rate of the candidate that would have given an alarm by now with 95 %;
             1 with too few requests.
         waiting: what is still to be awaited before it is judged, in words; "" for nothing.
+        holds: why the candidate may not take over yet, though nothing speaks against it; "" if it may.
     """
 
     alarms: tuple[str, ...] = ()
     evidence: dict[str, float] = {}
     detectable: float = 1.0
     waiting: str = ""
+    holds: str = ""
 
 
 class RolloutStatus(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from app.core.drift.status import DriftStatus
 from app.core.errors import InferError, invalid_arg, not_found, unsupported
 from app.core.feedback.figures import FeedbackFigures
 from app.core.feedback.records import Feedback
+from app.core.feedback.reports import SlotScores
 from app.core.inference import Call, Sink
 from app.core.observability.statistics import ReplicaReport, merge
 from app.core.rollout.history import RolloutHistory
@@ -74,6 +75,9 @@ class FeedbackKeeper(Protocol):
 
     async def reading(self) -> Mapping[str, FeedbackFigures]:
         """Return the figures of this node by model; empty where they cannot be read."""
+
+    async def slots(self, after: int, models: Sequence[str], since: int) -> list[SlotScores]:
+        """Return scores that changed after the change of this number, of the minutes since `since`."""
 
     async def run(self) -> None:
         """Join feedback with the tape for ever."""

@@ -7,6 +7,7 @@ from typing import Final
 
 _MODULES: Final[Mapping[str, str]] = {
     "analyze": "nereid_client.tools.analyze.command",
+    "feedback": "nereid_client.tools.feedback",
     "perf": "nereid_client.tools.perf.command.run",
     "plan": "nereid_client.tools.plan.command",
     "replay": "nereid_client.tools.replay.command",

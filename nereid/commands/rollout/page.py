@@ -183,6 +183,8 @@ def _judgement(status: RolloutStatus) -> str:
         )
     if verdict.waiting and not status.state.over:
         notes.append(f'<p class="soft">Waiting for {escape(verdict.waiting)}.</p>')
+    if verdict.holds and not status.state.over:
+        notes.append(f'<p class="soft">Not to take over yet: {escape(verdict.holds)}.</p>')
     meters = "".join(_meter(rule, value, alarm) for rule, value in verdict.evidence.items())
     table = f"<table><tbody>{meters}</tbody></table>" if meters else ""
     if not table and not notes:

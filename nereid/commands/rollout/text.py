@@ -280,7 +280,9 @@ def _judgement(status: RolloutStatus) -> Iterator[str]:
         yield f"an error rate from {100 * verdict.detectable:.3g} % on would have been noticed"
     if verdict.waiting and not status.state.over:
         yield f"waiting for {verdict.waiting}"
-    if verdict.evidence or verdict.waiting or verdict.detectable < 1:
+    if verdict.holds and not status.state.over:
+        yield f"not to take over yet: {verdict.holds}"
+    if verdict.evidence or verdict.waiting or verdict.holds or verdict.detectable < 1:
         yield ""
 
 

@@ -89,12 +89,16 @@ class RolloutFigures(BaseModel):
 
 
 class RolloutVerdict(BaseModel):
-    """What the judge says; `evidence` by rule, `detectable` is an error rate of the candidate."""
+    """What the judge says; `evidence` by rule, `detectable` is an error rate of the candidate.
+
+    `holds` is why it may not take over yet.
+    """
 
     alarms: list[str]
     evidence: dict[str, float]
     detectable: float
     waiting: str
+    holds: str
 
 
 class RolloutEvent(BaseModel):
