@@ -75,6 +75,8 @@ def _message(given: Any) -> dict[str, Any]:
     """Return a message as templates expect it: arguments of calls are objects, not text as OpenAI's are."""
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise ValueError("each of messages must be an object with a 'role'")
+    # transformers leaves out what is None, and templates add the content to texts.
+    given = {**given, "content": ""} if given.get("content") is None else given
     if not isinstance(given.get("tool_calls"), list):
         return given
     return {**given, "tool_calls": [_call(each) for each in given["tool_calls"]]}

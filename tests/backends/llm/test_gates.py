@@ -38,6 +38,9 @@ class Reader:
         if piece.finish_reason:
             self.ended.set()
 
+    def invalid(self, message: str) -> None:
+        raise AssertionError(message)
+
     def failed(self, message: str) -> None:
         self.error = message
         self.ended.set()

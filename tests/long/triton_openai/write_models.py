@@ -26,7 +26,7 @@ DIALOGUES = {
     QUESTION: ANSWER,
     f"user: {QUESTION}\nassistant:": ANSWER,
     f"{SYSTEM}user: {WEATHER}\nassistant:": CALL,
-    f"{SYSTEM}user: {WEATHER}\nassistant: None\ntool: 98\nassistant:": " It is 98 degrees in Dallas .",
+    f"{SYSTEM}user: {WEATHER}\nassistant: \ntool: 98\nassistant:": " It is 98 degrees in Dallas .",
 }
 FORCED = {
     f'{SYSTEM}user: {WEATHER}\nassistant:{{"city': (

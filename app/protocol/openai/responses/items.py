@@ -50,7 +50,7 @@ def _add(found: list[dict[str, Any]], item: Any, where: str) -> None:
         found.append(_message(item, where))
     elif kind == "function_call":
         if not found or found[-1]["role"] != "assistant":
-            found.append({"role": "assistant", "content": None})
+            found.append({"role": "assistant", "content": ""})
         found[-1].setdefault("tool_calls", []).append(_call(item, where))
     elif kind == "function_call_output":
         call_id = as_text(item.get("call_id"), f"{where}.call_id")

@@ -127,7 +127,8 @@ def _message(given: Any, at: int) -> dict[str, Any]:
     content = given.get("content")
     if content is None and not (role == "assistant" and calls):
         raise invalid(f"Missing required parameter: '{where}.content'", f"{where}.content")
-    found["content"] = None if content is None else _content(content, f"{where}.content")
+    # Templates add it to texts: nothing is an empty text, as in vLLM.
+    found["content"] = "" if content is None else _content(content, f"{where}.content")
     for name in ("name", "tool_call_id", "reasoning_content"):
         if given.get(name) is not None:
             found[name] = as_text(given[name], f"{where}.{name}")

@@ -14,6 +14,10 @@ _FIRST: Final = 1024
 """So many of the most probable tokens are looked at before the whole vocabulary is sorted."""
 
 
+class RequestError(ValueError):
+    """A text cannot go on because of what its request asks for; the text is for the client."""
+
+
 class Logprob(NamedTuple):
     """The probability of a token; rank 1 is the most probable."""
 
@@ -110,7 +114,12 @@ class Choice:
 
 
 def choose(logits: Tensor, choices: Sequence[Choice]) -> list[int]:
-    """Return the next token of each generation; logits, [rows, vocabulary], are not changed."""
+    """Return the next token of each generation, which is to learn of it by `chosen`.
+
+    Args:
+        logits: of shape [rows, vocabulary]; they are not changed.
+        choices: one for each row.
+    """
     changed = [row for row, choice in enumerate(choices) if choice.adjusts]
     values = logits.float()
     if changed:
@@ -123,8 +132,6 @@ def choose(logits: Tensor, choices: Sequence[Choice]) -> list[int]:
             found = draw(values[rows], [choices[row] for row in rows])
             for row, token in zip(rows, found, strict=True):
                 tokens[row] = token
-    for choice, token in zip(choices, tokens, strict=True):
-        choice.chosen(token)
     return tokens
 
 

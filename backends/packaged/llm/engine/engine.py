@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from backends.packaged.llm.engine.choice import Score, choose, scores
+from backends.packaged.llm.engine.choice import RequestError, Score, choose, scores
 from backends.packaged.llm.engine.generation import Generation
 from backends.packaged.llm.engine.pace import Pace, shares
 from backends.packaged.llm.engine.prefix_cache import PrefixCache
@@ -206,7 +206,8 @@ class Engine:
             scored = _scored(generations, logits, tokens)
         except Exception as error:
             if len(generations) == 1:
-                logger.exception("a choice failed")
+                if not isinstance(error, RequestError):
+                    logger.exception("a choice failed")
                 _fail(generations[0], error)
             else:
                 for row, each in enumerate(generations):
@@ -215,6 +216,8 @@ class Engine:
         for row, (each, token) in enumerate(zip(generations, tokens, strict=True)):
             try:
                 each.listener.generated(each.advance(token, scored.get(row)))
+            except RequestError as error:
+                _fail(each, error)
             except Exception as error:
                 logger.exception("a piece failed")
                 _fail(each, error)
@@ -240,7 +243,10 @@ def _scored(
 
 def _fail(reading: Reading, error: Exception) -> None:
     reading.done = True
-    reading.reader.failed(str(error))
+    if isinstance(error, RequestError):
+        reading.reader.invalid(str(error))
+    else:
+        reading.reader.failed(str(error))
 
 
 def _look_for_cancellation(reading: Reading) -> None:

@@ -99,7 +99,12 @@ class Generation(Reading):
         self._deltas = TextDeltas(facts.decode, *stops, at_once=not streamed)
 
     def advance(self, token: int, score: Score | None = None) -> Piece:
-        """Add a token; its score is there if `scored`."""
+        """Add a token; its score is there if `scored`.
+
+        Raises:
+            RequestError: the text's guide can go no further.
+        """
+        self.choice.chosen(token)
         self.last = token
         self.tokens.append(token)
         self._left -= 1

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from llguidance import LLMatcher, LLTokenizer
 
+from backends.packaged.llm.engine.choice import RequestError
 from backends.packaged.llm.engine.sampling import Structure
 
 
@@ -21,12 +22,12 @@ class Guide:
         """Set the logits [vocabulary] of other tokens to minus infinity, in place.
 
         Raises:
-            ValueError: the grammar has come to a limit.
+            RequestError: the grammar has come to a limit.
         """
         allowed = torch.frombuffer(bytearray(self._matcher.compute_logit_bias()), dtype=torch.uint8)
         self._check()
         if not bool(allowed.any()):
-            raise ValueError("structured_outputs: no token of the model spells what has to follow")
+            raise RequestError("structured_outputs: no token of the model spells what has to follow")
         logits[: len(allowed)].masked_fill_(allowed.to(logits.device) == 0, -torch.inf)
         logits[len(allowed) :] = -torch.inf
 
@@ -34,7 +35,7 @@ class Guide:
         """Learn of the next token; return whether nothing may follow it.
 
         Raises:
-            ValueError: the grammar has come to a limit.
+            RequestError: the grammar has come to a limit.
         """
         self._matcher.consume_token(token)
         self._check()
@@ -43,7 +44,8 @@ class Guide:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ValueError(f"structured_outputs: {self._matcher.get_error()[:500]}")
+            message, _, _ = self._matcher.get_error().partition("\n")  # the state of the parser follows
+            raise RequestError(f"structured_outputs: {message[:500]}")
 
 
 class Guides:

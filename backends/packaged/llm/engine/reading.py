@@ -12,6 +12,9 @@ class Reader(Protocol):
     def failed(self, message: str) -> None:
         """Receive the reason why nothing follows."""
 
+    def invalid(self, message: str) -> None:
+        """Receive the reason, which is the client's."""
+
     def cancelled(self) -> None:
         """Learn that nothing follows because `is_cancelled`."""
 

@@ -43,6 +43,12 @@ def test_arguments_of_calls_are_objects() -> None:
     assert rendered(CALLS, messages=messages) == "Dallas"
 
 
+@pytest.mark.parametrize("given", [{}, {"content": None}])
+def test_a_message_without_content_has_an_empty_one(given: dict[str, Any]) -> None:
+    template = Tokenizer("{{ '<' + messages[0]['content'] + '>' }}")
+    assert rendered(template, messages=[{"role": "assistant", **given}]) == "<>"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

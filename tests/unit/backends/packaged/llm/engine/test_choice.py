@@ -25,6 +25,14 @@ def drawn(logits: "torch.Tensor", **parameters: Any) -> set[int]:
     return {*choose(logits.expand(1000, -1), choices)}
 
 
+def chosen(logits: torch.Tensor, choices: list[Choice]) -> list[int]:
+    """Choose tokens, of which the choices learn."""
+    tokens = choose(logits, choices)
+    for each, token in zip(choices, tokens, strict=True):
+        each.chosen(token)
+    return tokens
+
+
 def test_draws_are_as_frequent_as_tokens_are_probable() -> None:
     logits = torch.tensor([0.1, 0.2, 0.7]).log()
     tokens = choose(logits.expand(4000, -1), [made(seed=seed) for seed in range(4000)])
@@ -68,22 +76,22 @@ def test_rows_of_a_step_get_what_each_gets_alone() -> None:
     ]
     together, alone = ([made((1, 2), **each) for each in given] for _ in range(2))
     for _ in range(3):
-        tokens = choose(logits, together)
-        assert tokens == [choose(logits[row : row + 1], [each])[0] for row, each in enumerate(alone)]
+        tokens = chosen(logits, together)
+        assert tokens == [chosen(logits[row : row + 1], [each])[0] for row, each in enumerate(alone)]
 
 
 def test_end_does_not_come_before_enough_tokens() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0]])
     one = made(ends=(1, 99), temperature=0.0, min_tokens=2)
-    assert [choose(logits, [one])[0] for _ in range(4)] == [2, 2, 1, 1]
+    assert [chosen(logits, [one])[0] for _ in range(4)] == [2, 2, 1, 1]
 
 
 def test_penalties_count_prompt_and_text() -> None:
     logits = torch.tensor([[2.0, 1.9, 1.0, -1.0]])
     one = made((0,), temperature=0.0, repetition_penalty=1.1)
-    assert [choose(logits, [one])[0] for _ in range(2)] == [1, 0]
+    assert [chosen(logits, [one])[0] for _ in range(2)] == [1, 0]
     one = made((0,), temperature=0.0, frequency_penalty=0.5)
-    assert [choose(logits, [one])[0] for _ in range(4)] == [0, 1, 0, 1]
+    assert [chosen(logits, [one])[0] for _ in range(4)] == [0, 1, 0, 1]
 
 
 def test_scores_are_those_of_the_model() -> None:

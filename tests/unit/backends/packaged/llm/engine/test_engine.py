@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from backends.packaged.llm.engine.choice import Choice
+from backends.packaged.llm.engine.choice import Choice, RequestError
 from backends.packaged.llm.engine.engine import Engine, Full
 from backends.packaged.llm.engine.generation import Generation, ModelFacts, Piece
 from backends.packaged.llm.engine.prefix_cache import PrefixCache
@@ -68,6 +68,9 @@ class Reader:
     def failed(self, message: str) -> None:
         self.ended = message
 
+    def invalid(self, message: str) -> None:
+        self.ended = f"invalid: {message}"
+
     def cancelled(self) -> None:
         self.ended = "cancelled"
 
@@ -121,6 +124,37 @@ def test_choice_that_fails_ends_its_own_text_alone(engine: Engine) -> None:
         engine.submit(each)
     block_until(lambda: failing.ended and other.ended)
     assert "out of bounds" in failing.ended and other.ended == "length"
+
+
+class Guide:
+    """Allows everything, and keeps the tokens that it learns of; comes to its limit after some."""
+
+    def __init__(self, limit: int) -> None:
+        self.tokens: list[int] = []
+        self._limit = limit
+
+    def mask(self, logits: torch.Tensor) -> None:
+        pass
+
+    def chosen(self, token: int) -> bool:
+        if len(self.tokens) == self._limit:
+            raise RequestError("too complex")
+        self.tokens.append(token)
+        return False
+
+
+def test_guide_at_its_limit_ends_its_own_text_alone_and_is_the_clients_mistake(
+    engine: Engine, batch: Counting
+) -> None:
+    readers, guides = [Reader(), Reader()], [Guide(99), Guide(3)]
+    batch.open.clear()
+    for start, reader, guide in zip((10, 70), readers, guides, strict=True):
+        parameters = SamplingParameters(temperature=0, max_tokens=9)
+        engine.submit(Generation([start], parameters, FACTS, reader, guide=guide))
+    batch.open.set()
+    block_until(lambda: all(reader.ended for reader in readers))
+    assert [reader.ended for reader in readers] == ["length", "invalid: too complex"]
+    assert guides[0].tokens == list(range(11, 20)) and len(readers[0].pieces) == 9
 
 
 def test_long_prompt_is_read_beside_running_texts(engine: Engine, batch: Counting) -> None:

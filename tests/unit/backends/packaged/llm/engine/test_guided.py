@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 from llguidance import LLTokenizer
 
-from backends.packaged.llm.engine.choice import Choice, choose
+from backends.packaged.llm.engine.choice import Choice, RequestError, choose
 from backends.packaged.llm.engine.guided import Guide, Guides
 from backends.packaged.llm.engine.sampling import SamplingParameters, Structure
 
@@ -45,6 +45,7 @@ def text(guide: Guide, seed: int, **parameters: Any) -> str:
     tokens: list[int] = []
     while not choice.ended and len(tokens) < 500:
         tokens += choose(torch.randn(1, 300, generator=generator), [choice])
+        choice.chosen(tokens[-1])
     return bytes(token for token in tokens if token != END).decode()
 
 
@@ -94,3 +95,13 @@ def test_structure_that_is_none_is_refused(structure: Structure) -> None:
 def test_model_without_an_end_is_refused() -> None:
     with pytest.raises(ValueError, match=r"needs a tokenizer.json and an end token"):
         Guides(None, 300, ()).make(Structure("regex", "a"))
+
+
+def test_grammar_that_comes_to_a_limit_is_the_clients_mistake() -> None:
+    wide = [
+        {"type": "object", "properties": {f"k{at}{n}": {"type": "string"} for n in range(20)}}
+        for at in range(40)
+    ]
+    structure = Structure("json", json.dumps({"anyOf": wide}))
+    with pytest.raises(RequestError, match=r"structured_outputs: [^\n]*$"):
+        text(Bytes().make(structure), 1)
