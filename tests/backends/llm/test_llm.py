@@ -69,6 +69,15 @@ def test_additional_outputs(small: Served) -> None:
     assert found["cumulative_logprob"] == pytest.approx(own) and own < 0
 
 
+def test_the_token_that_ends_a_text_is_spelled_in_its_report(small: Served) -> None:
+    forced = {"logprobs": 0, "logit_bias": {"256": 100}}
+    (response,) = ask(small, "The old", forced, return_logprobs=True, return_finish_reason=True).wait()
+    found = outputs(response)
+    assert (found["text_output"], found["finish_reason"]) == ("The old", "stop")
+    (token,) = json.loads(found["logprobs"])
+    assert [each["decoded_token"] for each in token.values()] == ["<end>"]
+
+
 def test_streamed_additional_outputs(small: Served) -> None:
     call = ask(
         small, "The old", {"max_tokens": 2}, stream=True, return_finish_reason=True, return_logprobs=True
