@@ -76,10 +76,10 @@ def _message(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise ValueError("each of messages must be an object with a 'role'")
     # transformers leaves out what is None, and templates add the content to texts.
-    given = {**given, "content": ""} if given.get("content") is None else given
+    found = {**given, "content": "" if given.get("content") is None else given["content"]}
     if not isinstance(given.get("tool_calls"), list):
-        return given
-    return {**given, "tool_calls": [_call(each) for each in given["tool_calls"]]}
+        return found
+    return {**found, "tool_calls": [_call(each) for each in given["tool_calls"]]}
 
 
 def _call(given: Any) -> Any:
