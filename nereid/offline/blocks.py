@@ -22,6 +22,8 @@ CONTENT: Final = "bytes"
 """The column that has the content of a file."""
 AS_JSON: Final = {b"nereid": b"json"}
 """Marks a column whose values are JSON, because one type does not fit all."""
+_TAPE: Final = (".tape", ".open")
+"""How the names of a tape's segments end."""
 _LINES_BYTES: Final = 4 << 20
 """A block of JSON lines: those that begin in so many bytes."""
 
@@ -83,6 +85,11 @@ def open_source(url: str, given: str = "") -> Source:
     names = sorted(name for name in found if not _hidden(name[len(root) :]))
     if not names:
         raise InputError(f"there is no file at '{url}'")
+    if not given and any(name.endswith(_TAPE) for name in names):
+        raise InputError(
+            f"'{url}' is a tape: `nereid tape export {url} rows.parquet --where model=NAME --split` makes "
+            "rows of it, for --input rows.parquet --map INPUT=in.INPUT"
+        )
     kind = given or _format(names)
     if not given and kind != "files":
         names = [name for name in names if name.endswith(kind)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -102,21 +103,9 @@ def pauses(path: Path, model: str) -> Offsets:
     """
     if not is_tape(path):
         return read_intervals(path)
-    arrived = np.fromiter(_arrivals(path, model), np.int64)[:_ROWS][::-1]
+    newest = islice(Tape(path).rows(models=[model], newest_first=True, bodies=False), _ROWS)
+    arrived = np.fromiter((row.arrived_ns for row in newest), np.int64)[::-1]
     between = np.diff(arrived)
     if not between.sum():
         raise ValueError(f"'{path}' has no two rows of model '{model}' that came at different times")
     return np.concatenate([[int(median(between.tolist()))], between])
-
-
-def _arrivals(path: Path, model: str) -> Iterator[int]:
-    """Yield when the newest rows arrived, the newest first; their tensors are not read."""
-    found: list[int] = []
-
-    def look(row: Row) -> bool:
-        found.append(row.arrived_ns)
-        return len(found) >= _ROWS
-
-    for _ in Tape(path).rows(where=look, models=[model], newest_first=True):
-        break
-    yield from found

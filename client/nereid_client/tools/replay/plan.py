@@ -80,16 +80,9 @@ def read_plan(tape: Tape, options: Options) -> Plan:
     heads: deque[Row] = deque(maxlen=options.rows)
     chosen = 0
 
-    def look(row: Row) -> bool:
-        """Take a row whose tensors have not been read, and have them not be read."""
-        nonlocal chosen
-        if options.where is None or options.where(row):
-            chosen += 1
-            heads.append(row)
-        return False
-
-    for _ in tape.rows(where=look):
-        pass
+    for row in tape.rows(options.where, bodies=False):
+        chosen += 1
+        heads.append(row)
     found = plan_of(heads)
     if chosen > len(heads):
         found.skipped[f"older than the newest {options.rows} (--rows)"] = chosen - len(heads)
