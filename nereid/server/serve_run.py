@@ -132,7 +132,3 @@ def _serve(argv: Sequence[str], supervisor: Supervisor, verbose: bool) -> None:
     except Stop:
         notify(STOPPING=1)
         supervisor.leave(is_ours)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 class ServeRun(Server):
     """`serve run` with a configuration, as `make serve` does it."""
 
-    program = (sys.executable, "-m", "nereid.server.serve_run")
+    program = (sys.executable, "-c", "from nereid.commands import nereid_serve; nereid_serve()")
 
     def _arguments_with_ports(self) -> list[str]:
         ports = {"http_port": self.http_port, "grpc_port": self.grpc_port, "metrics_port": self.metrics_port}

@@ -92,12 +92,6 @@ CHANGES: Final = tuple(
             "Serve pickles the class of a request router for each configuration and status; now once.",
             "local/test_lean_serve.py",
         ),
-        (
-            "no-disassembly",
-            "local/lean_serve.py",
-            "Ray disassembles the class of each replica, to warn of equal ones; now it does not.",
-            "local/test_lean_serve.py",
-        ),
     )
 )
 

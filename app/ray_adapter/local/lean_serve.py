@@ -5,7 +5,6 @@ return over HTTP: half a second of a processor in each process, and a thread. Ra
 slices of its tables without the rest.
 """
 
-import hashlib
 import sys
 from importlib import import_module
 from typing import Any, Final
@@ -63,19 +62,6 @@ def pickle_routers_once() -> None:
     config._serialize_request_router_cls = pickle_once
 
 
-def export_without_disassembling() -> None:
-    """Have Ray not disassemble the classes of actors, 50 ms of a processor for each replica.
-
-    It would only warn of equal classes that are exported again and again.
-    """
-    manager: Any = import_module("ray._private.function_manager").FunctionActorManager
-
-    def identify(self: Any, exported: Any) -> bytes:
-        return hashlib.sha256(f"{exported.__module__}.{exported.__name__}".encode()).digest()
-
-    manager.compute_collision_identifier = identify
-
-
 def leave_arrow_out() -> None:
     """Have Ray register how it pickles tables of pyarrow only in a process that has imported it before."""
     arrow: Any = import_module("ray._private.arrow_serialization")
@@ -93,5 +79,3 @@ if applies("serve-without-pandas"):
     leave_arrow_out()
 if applies("routers-pickled-once"):
     pickle_routers_once()
-if applies("no-disassembly"):
-    export_without_disassembling()

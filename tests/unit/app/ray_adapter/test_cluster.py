@@ -59,15 +59,15 @@ def test_reachable_cluster_is_accepted(host: str) -> None:
         ("RAY_TMPDIR", "/dev/null", "cannot start Ray: [Errno 20] Not a directory"),
     ],
 )
-@pytest.mark.parametrize("module", ["nereid", "nereid.server.serve_run"])
+@pytest.mark.parametrize("command", ["nereid", "nereid_serve"])
 def test_failed_start_prints_one_line_and_exits_with_1(
-    tmp_path: Path, module: str, name: str, value: str, reason: str
+    tmp_path: Path, command: str, name: str, value: str, reason: str
 ) -> None:
     ports = [f"--{front}-port={free_port()}" for front in ("http", "grpc", "metrics")]
-    arguments = [f"--model-repository={tmp_path}", *ports] if module == "nereid" else ["serve_config.yaml"]
+    arguments = [f"--model-repository={tmp_path}", *ports] if command == "nereid" else ["serve_config.yaml"]
     env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     ended = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, "-c", f"from nereid.commands import {command}; {command}()", *arguments],
         cwd=ROOT,
         env={**env, "HOME": str(tmp_path), name: value},
         capture_output=True,

@@ -61,11 +61,6 @@ SIGNATURES = [
         LOCK,
     ),
     (
-        "ray._private.function_manager:FunctionActorManager.compute_collision_identifier",
-        ("self", "function_or_class"),
-        LEAN,
-    ),
-    (
         "ray._private.arrow_serialization:_register_custom_datasets_serializers",
         ("serialization_context",),
         LEAN,
