@@ -84,9 +84,13 @@ class Machine:
         number: the last part of its address.
         directory: where it has its files, not below /tmp.
         init: the shell command that is its first process, with whose end it is switched off.
+
+    Attributes:
+        root: the directory in which commands run; by default that of this repository.
     """
 
     def __init__(self, number: int, directory: Path, init: str = "exec sleep infinity") -> None:
+        self.root = ROOT
         self.address = f"{NETWORK}.{number}"
         self.directory = directory
         self._name = f"nereid{number}"
@@ -174,10 +178,20 @@ class Machine:
     def run(
         self, words: Sequence[str], env: Mapping[str, str], timeout: float
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command on it, in the root of this repository."""
+        """Run a command on it, in its `root`."""
         first = self._first
         assert first is not None
-        enter = ("nsenter", "--target", str(first.pid), "--net", "--pid", "--mount", "env", "-C", str(ROOT))
+        enter = (
+            "nsenter",
+            "--target",
+            str(first.pid),
+            "--net",
+            "--pid",
+            "--mount",
+            "env",
+            "-C",
+            str(self.root),
+        )
         return subprocess.run(
             [*enter, *words],
             env={**os.environ, **env},
@@ -192,7 +206,17 @@ class Machine:
         """Start a command on it, which ends with it; its output is in a file beside those of the machine."""
         first = self._first
         assert first is not None
-        enter = ("nsenter", "--target", str(first.pid), "--net", "--pid", "--mount", "env", "-C", str(ROOT))
+        enter = (
+            "nsenter",
+            "--target",
+            str(first.pid),
+            "--net",
+            "--pid",
+            "--mount",
+            "env",
+            "-C",
+            str(self.root),
+        )
         with (self.directory / "spawned.log").open("ab") as log:
             subprocess.Popen(
                 [*enter, *words], env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log

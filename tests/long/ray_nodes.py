@@ -45,15 +45,23 @@ class Nodes:
         directory: where they have their files.
         settings: environment variables of the head's Ray, beside those of `cluster/ray.env`.
         workers: how many.
-        packages: where Python finds the server.
+        root: where commands run, and Python finds the server: Ray's workers look there first.
+        packages: where Python finds what that lacks.
     """
 
     def __init__(
-        self, directory: Path, settings: Mapping[str, str], workers: int = 1, packages: str = str(ROOT)
+        self,
+        directory: Path,
+        settings: Mapping[str, str],
+        workers: int = 1,
+        root: Path = ROOT,
+        packages: str = str(ROOT),
     ) -> None:
         self.directory = directory
         self.models = directory / "models"
         self.machines = [Machine(number, directory / str(number)) for number in range(2, 3 + workers)]
+        for machine in self.machines:
+            machine.root = root
         self.head, *self.workers = self.machines
         self.worker = self.workers[0]
         lines = shlex.split((ROOT / "cluster/ray.env").read_text(), comments=True)
@@ -150,8 +158,8 @@ def running(
     directory = Path(tempfile.mkdtemp(prefix="n", dir="/var/tmp"))
     try:
         with ExitStack() as stack:
-            _, env = stack.enter_context(planted(plant))
-            nodes = Nodes(directory, settings, workers, env.get("PYTHONPATH", str(ROOT)))
+            root, env = stack.enter_context(planted(plant))
+            nodes = Nodes(directory, settings, workers, root, env.get("PYTHONPATH", str(ROOT)))
             stack.enter_context(bridge())
             for machine in nodes.machines:
                 stack.enter_context(machine.connected())
