@@ -163,6 +163,7 @@ rollouts: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.rollout_alike
 	$(BIN)/python -m tests.long.rollout_starts
 	$(BIN)/python -m tests.long.rollout_kills
+	$(BIN)/python -m tests.long.rollout_tape
 	$(BIN)/python -m tests.long.rollout_restarts
 	$(BIN)/python -m tests.long.rollout_latency
 

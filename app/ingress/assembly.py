@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.access.audit import Audit
@@ -56,9 +57,21 @@ def make_router(
         limits=WaitingLimits(waiting.waiting_requests, waiting.waiting_bytes, waiting.waiting_s),
         cache=cache,
         reported=settings.metrics.config,
-        mirror=Mirror(),
+        mirror=Mirror(recorded(settings)),
         tap=tap,
     )
+
+
+def recorded(settings: ServerSettings) -> Path | None:
+    """Return where this node's tape is; None without one."""
+    if not settings.tape.directory:
+        return None
+    from app.tape.files import node_directory
+
+    try:
+        return node_directory(settings.tape.directory)
+    except OSError:  # which `make_tape` reports
+        return None
 
 
 def make_tape(settings: ServerSettings, secret: bytes) -> "Tape | None":

@@ -15,7 +15,8 @@ from app.rollout.answer import Answer
 from app.rollout.candidate_call import CandidateCall
 from app.rollout.counted_call import CountedCall
 from app.rollout.flights import Flights
-from app.rollout.mirror import Expected, Mirror
+from app.rollout.mirror import Mirror
+from app.rollout.repeated import Expected
 from app.rollout.rescue import RescueBudget
 from app.rollout.tally import StepTally, record
 from app.routing.canary import Diffusion, draws_candidate
@@ -91,7 +92,7 @@ class LiveSplit:
         draws = draws_candidate(self.split, request, self._diffusion)
         if self.split.held_back and not draws:  # for comparison only: not worth an error
             draws = not self._available(self.stable)
-        candidate = self._candidate if draws and self._usable else None
+        candidate = self.at_hand if draws else None
         if request.sequence_id and self.stable.keeps_sequences:
             return self._submit_sequence(candidate is not None, request, sink)
         if request.mirrored:
@@ -114,6 +115,11 @@ class LiveSplit:
         if candidate is not None and self._absent_s >= max(_ABSENT_S, _ABSENT_LOADS * candidate.load_seconds):
             too_long = f"no replica of the candidate was available for {self._absent_s} s"
         self._tally.absent, self._tally.unavailable = absent, self._given_up or too_long
+
+    @property
+    def hang_s(self) -> float:
+        """Seconds after which a request has failed that is not answered."""
+        return self.flights.hang_s
 
     def send(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Start a request of one of the two versions."""
@@ -173,10 +179,11 @@ class LiveSplit:
         return self._tally.outcomes
 
     @property
-    def _usable(self) -> bool:
-        """Whether the candidate may get a request now."""
+    def at_hand(self) -> VersionEntry | None:
+        """The candidate, if it may get a request now."""
         candidate = self._candidate
-        return candidate is not None and not self._given_up and self._available(candidate)
+        usable = candidate is not None and not self._given_up and self._available(candidate)
+        return candidate if usable else None
 
     def _available(self, entry: VersionEntry) -> bool:
         try:
@@ -197,7 +204,7 @@ class LiveSplit:
         # Memory of a client, or of a calling model, may change once it has its answer.
         if self._mirror is None or self.stable.decoupled or request.regions:
             return False
-        return self._mirrored.draws(self.split.mirror) and self._usable
+        return self._mirrored.draws(self.split.mirror) and self.at_hand is not None
 
     def _deliver_and_mirror(
         self, request: InferRequest, answer: Answer, sink: Sink, response: InferResponse
@@ -208,8 +215,9 @@ class LiveSplit:
         answered = response.final and response.failure is None
         if answered and self._mirror is not None and self._candidate is not None:
             rules, expected = self.split.comparison, Expected.of(answer, response)
-            hang_s = self.flights.hang_s
-            self._mirror.repeat(request, expected, self._candidate, self.send, self._tally, rules, hang_s)
+            self._mirror.repeat(
+                request, expected, self._candidate, self.send, self._tally, rules, self.hang_s
+            )
 
     def _submit_sequence(self, draws: bool, request: InferRequest, sink: Sink) -> Call:
         """Ask the drawn version's replicas for the sequence first, then the other's."""

@@ -55,3 +55,4 @@ class OutcomeReporter:
             self._arrived = False
         await self._send(self._last)
         self._arrived = True
+        self._traffic.arrived(self._last.steps)

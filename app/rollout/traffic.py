@@ -14,6 +14,7 @@ from app.rollout.flights import CallLater, Flights
 from app.rollout.live_split import LiveSplit, Versions
 from app.rollout.mirror import Mirror
 from app.rollout.tally import StepTally
+from app.rollout.tape import TapeRun
 from app.routing.refusals import not_ready
 from app.routing.table import ModelState, RoutingTable, VersionEntry
 from app.routing.targets import Routes
@@ -34,6 +35,7 @@ class RolloutTraffic:
         self._router = router
         self._mirror = mirror
         self._live: dict[str, LiveSplit] = {}
+        self._runs: dict[tuple[str, int], TapeRun] = {}
         self._tallies: dict[tuple[str, int], StepTally] = {}
         self._taken: dict[str, Outcomes] = {}
 
@@ -47,17 +49,26 @@ class RolloutTraffic:
         # Without a READY stable version there is nothing to split.
         self._live = {split.name: self._followed(table, split) for split, entry in found if entry.split}
         self._free(table)
+        self._follow_tape()
 
     def take(self) -> list[StepOutcomes]:
         """Return what was counted since the last time, and count from zero; called once a second."""
         for live in self._live.values():
             live.look()
         taken = [step for tally in self._tallies.values() if (step := tally.take()) is not None]
+        taken += [step for run in self._runs.values() for step in run.take()]
         for step in taken:
             self._taken[step.rollout] = self._taken.get(step.rollout, Outcomes()) + step.outcomes
         on = {live.split.rollout for live in self._live.values()}
         self._taken = {rollout: outcomes for rollout, outcomes in self._taken.items() if rollout in on}
         return taken
+
+    def arrived(self, steps: list[StepOutcomes]) -> None:
+        """Note that the manager has counted what `take` returned."""
+        for step in steps:
+            run = self._runs.get((step.rollout, step.step))
+            if run is not None and step.part is not None:
+                run.arrived(step.part)
 
     def counted(self) -> list[tuple[Split, Outcomes]]:
         """Return the rollouts that are on, each with all that this process has counted of it."""
@@ -80,6 +91,21 @@ class RolloutTraffic:
             candidate = None
         live.follow(split, versions[split.stable], candidate)
         return live
+
+    def _follow_tape(self) -> None:
+        """Repeat the recorded requests of the rollouts that want it."""
+        mirror = self._mirror
+        wanted = {
+            (live.split.rollout, live.split.step): live
+            for live in self._live.values()
+            if mirror is not None and live.split.tape is not None
+        }
+        for key in self._runs.keys() - wanted.keys():
+            self._runs.pop(key).stop()
+        for key, live in wanted.items():
+            if mirror is not None and key not in self._runs:
+                self._runs[key] = TapeRun(live, mirror.tape)
+                self._runs[key].start()
 
     def _free(self, table: RoutingTable) -> None:
         """Free the requests at candidates that are withdrawn; watch none at those that have taken over."""

@@ -6,7 +6,7 @@ from typing import Final
 from app.core.errors import InferError, invalid_arg
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState
-from deployments.rollout import machine
+from deployments.rollout import machine, taping
 from deployments.rollout.machine import Record
 from deployments.rollout.policy import merged
 
@@ -69,7 +69,7 @@ def _pause(record: Record, change: RolloutChange, who: str, now: float) -> Recor
 def _resume(record: Record, change: RolloutChange, who: str, now: float) -> Record:
     if not _is_paused(record):
         raise _refused(record, change, "it is not paused")
-    return machine.resumed(record, now, who)
+    return taping.resumed(record, now, who)
 
 
 def _promote(record: Record, change: RolloutChange, who: str, now: float) -> Record:

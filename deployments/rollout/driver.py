@@ -15,7 +15,7 @@ from app.core.rollout.outcomes import OutcomeReport, Outcomes, StepOutcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
 from app.core.system.tasks import Tasks
-from deployments.rollout import machine
+from deployments.rollout import machine, taping
 from deployments.rollout.changes import changed, started_from
 from deployments.rollout.judging.intervals import Intervals
 from deployments.rollout.machine import Record
@@ -174,11 +174,13 @@ class RolloutDriver:
         record = self._rollouts.end_intervals(record.name)
         verdict = self._judge(machine.rules(record), record.status.outcomes, record.intervals)
         verdict = self.scores.judged(record, verdict)
+        if record.status.state is RolloutState.TAPE:
+            verdict = msgspec.structs.replace(verdict, waiting=taping.waiting(record))
         self._rollouts.judge(record.name, verdict)
-        missing = await self._rollouts.missing(record.name, machine.ticked)
+        missing = await self._rollouts.missing(record.name, taping.ticked)
         if missing:
             self._rollouts.judge(record.name, msgspec.structs.replace(verdict, waiting=missing))
-        after = await self._move(record.name, partial(machine.held, missing) if missing else machine.ticked)
+        after = await self._move(record.name, partial(machine.held, missing) if missing else taping.ticked)
         if after.status.state is RolloutState.DONE:
             # Retires what the version policy does not select.
             await self._models.load_quietly(record.name, begin=self._as_it_is)
@@ -322,6 +324,8 @@ class RolloutDriver:
         """Add what an ingress counted; a candidate that it finds unavailable is rolled back at once."""
         for name, why in self._rollouts.count(report):
             await self._move(name, partial(machine.unavailable, why))
+        for rollout in {step.rollout for step in report.steps if step.part is not None}:
+            await self._rollouts.save_rollout(rollout)  # what was reported is not repeated
 
 
 def _same(record: Record, step: Callable[[Record, float], Record]) -> Callable[[Record, float], Record]:

@@ -1,6 +1,7 @@
 """The states of a rollout: each function returns the next record from the present one. Pure.
 
-loading -> shadow -> step -> promoted -> done; any of them -> paused, rolling_back -> failed or aborted.
+loading -> tape (`taping`) -> shadow -> step -> promoted -> done; any of them -> paused, or rolling_back ->
+failed or aborted.
 """
 
 import re
@@ -34,7 +35,7 @@ NO_ROOM: Final = re.compile(
     r"out of memory|MemoryError|cannot allocate memory|not enough (free )?memory|no room", re.IGNORECASE
 )
 """In the reason why a load failed."""
-WEIGHTED: Final = (RolloutState.SHADOW, RolloutState.STEP, RolloutState.PROMOTED)
+WEIGHTED: Final = (RolloutState.TAPE, RolloutState.SHADOW, RolloutState.STEP, RolloutState.PROMOTED)
 """States in which the candidate may be given requests."""
 
 
@@ -356,7 +357,8 @@ def promoted(record: Record) -> bool:
 def rules(record: Record) -> JudgeRules:
     """Return what is judged now: durations only while both versions answer."""
     status = record.status
-    if promoted(record) and not status.spec.holdback:
+    taping = RolloutState.TAPE in (status.state, status.resumes)
+    if taping or (promoted(record) and not status.spec.holdback):
         return msgspec.structs.replace(status.spec.judge, latency=None, compute=None)
     return status.spec.judge
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from app.core.errors import invalid_arg
-from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.spec import OutputRules, RolloutSpec, TapeRules
 from deployments.model_store.layout import ROLLOUT_FILE, ModelEntry
 from deployments.model_store.policy_files import converted, parse_yaml, read_policy_file
+from nereid_client.comparison.acceptance import MOST_ROWS, rows_needed
 
 _GONE: Final = (
     "this measure, relative to values near 0, is gone: give each output its tolerances, as "
@@ -65,7 +66,29 @@ def _checked(fields: Any, source: str) -> RolloutSpec:
     output = policy.judge.output
     if output is not None and output.max_difference is not None:
         raise invalid_arg(f"{source}: judge.output.max_difference: {_GONE}")
+    if policy.tape is not None:
+        _check_tape(policy.tape, output or OutputRules(), source)
+        if policy.strategy == "resource_preserving":
+            raise invalid_arg(f"{source}: tape: with strategy resource_preserving there is no time for it")
     for before, after in pairwise(policy.steps):
         if after <= before:
             raise invalid_arg(f"{source}: steps: {after:g} follows {before:g}, but steps must rise")
     return policy
+
+
+def _check_tape(tape: TapeRules, output: OutputRules, source: str) -> None:
+    """Check that so many recorded requests can show what they are to show.
+
+    Raises:
+        InferError: INVALID_ARG with the number that is needed.
+    """
+    needed = rows_needed(0, output.allowed, tape.confidence)
+    if tape.requests >= needed:
+        return
+    share = f"{1 - output.allowed:.6g} with a confidence of {tape.confidence:g}"
+    if needed >= MOST_ROWS:
+        raise invalid_arg(f"{source}: tape: no number of requests shows a min_agreement of {share}")
+    raise invalid_arg(
+        f"{source}: tape.requests: {tape.requests:,} cannot show a min_agreement of {share}: that takes "
+        f"{needed:,}, all of them right"
+    )

@@ -7,6 +7,7 @@ import msgspec
 from app.core.encoding import to_json
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.status import Verdict
+from app.core.rollout.tape_evidence import TapeEvidence
 from deployments.rollout import machine
 from deployments.rollout.judging.intervals import UNSEEN
 from deployments.rollout.machine import Record
@@ -16,6 +17,8 @@ from deployments.stored import Store
 
 MAX_BYTES: Final = 4096
 """Bytes of a stored record but for rejected versions; the oldest events go first."""
+_WORST: Final = 5
+"""Rows of a tape that are kept."""
 
 
 def encoded(record: Record) -> bytes:
@@ -26,6 +29,7 @@ def encoded(record: Record) -> bytes:
         verdict=Verdict(),
         outcomes=_counts(status.outcomes),
         total=_counts(status.total),
+        tape=_tape(status.tape),
     )
     room = MAX_BYTES + len(to_json(kept.barred))
     for first in range(len(status.history) + 1):
@@ -33,6 +37,10 @@ def encoded(record: Record) -> bytes:
         if len(text) <= room:
             break
     return text
+
+
+def _tape(tape: TapeEvidence | None) -> TapeEvidence | None:
+    return tape and msgspec.structs.replace(tape, worst=tape.worst[:_WORST])
 
 
 def _counts(outcomes: Outcomes) -> Outcomes:

@@ -8,11 +8,11 @@ from app.core.identifiers import name_of
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.status import RolloutState, RolloutStatus
+from deployments.rollout import taping
 from deployments.rollout.machine import (
     NEREID,
     Record,
     judged,
-    loaded,
     moved,
     paused,
     rolling_back,
@@ -26,7 +26,7 @@ def recovered(ready: Collection[int], record: Record, now: float) -> Record:
     status = record.status
     stable, candidate = status.stable in ready, status.candidate in ready
     if status.state is RolloutState.LOADING:
-        return loaded(record, now) if candidate and (stable or record.alone) else record
+        return taping.loaded(record, now) if candidate and (stable or record.alone) else record
     if not judged(record) or (stable and candidate):
         return record
     if not stable and not candidate:  # the whole cluster has been away
@@ -44,7 +44,8 @@ def reloaded(record: Record, now: float) -> Record:
         loading = msgspec.structs.replace(loading, pause=status.reason)
     else:
         loading = with_status(loading, resumes=status.state)
-    return msgspec.structs.replace(loading, first=status.percent)
+    first = record.first if taping.is_taping(record) else status.percent
+    return msgspec.structs.replace(loading, first=first)
 
 
 def stable_gone(record: Record, now: float) -> Record:
@@ -90,5 +91,5 @@ def found(split: Split, spec: RolloutSpec, fingerprint: str, now: float) -> Reco
     if was is RolloutState.ROLLING_BACK:
         return moved(record, was, now, NEREID, text)
     if was is not RolloutState.LOADING:
-        record = with_status(record, state=state_at(percent))
+        record = with_status(record, state=was if was is RolloutState.TAPE else state_at(percent))
     return paused(record, text, now)

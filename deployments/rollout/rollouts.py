@@ -16,14 +16,15 @@ from app.core.identifiers import name_of
 from app.core.rollout.history import RejectedVersion, ServedEvent, rejection_text
 from app.core.rollout.outcomes import OutcomeReport, StepOutcomes
 from app.core.rollout.spec import RolloutSpec
-from app.core.rollout.split import WHOLE, Split
+from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutState, Verdict
 from app.routing.table import ModelState, VersionEntry
-from deployments.rollout import machine, restarts
+from deployments.rollout import machine, restarts, taping
 from deployments.rollout.ledger import Ledger
 from deployments.rollout.machine import NEREID, Record
 from deployments.rollout.records import Records
 from deployments.rollout.selection import Choice, Offer, alone, answering, choose, differing, meant
+from deployments.rollout.splits import split_of
 
 logger = logging.getLogger(__name__)
 
@@ -222,10 +223,10 @@ class Rollouts:
         ready = {each.version: each for each in entries if each.state is ModelState.READY}
         if candidate in ready and candidate not in failed:
             if record is not None and record.reloading and record.status.stable not in ready:
-                await self.change(name, machine.loaded)
+                await self.change(name, taping.loaded)
                 return await self.change(name, restarts.stable_gone)
-            missing = await self.missing(name, machine.loaded)
-            loaded = partial(machine.loaded, missing=missing, differs=differing(ready, record))
+            missing = await self.missing(name, taping.loaded)
+            loaded = partial(taping.loaded, missing=missing, differs=differing(ready, record))
             return await self.change(name, loaded)
         why = failed.get(candidate) or "; ".join(failed.values()) or "the candidate was not loaded"
         return await self.fail(name, rollout, why, tried=candidate in failed)
@@ -319,6 +320,15 @@ class Rollouts:
         async with self._locks[name]:
             await self._store.write(self._records[name])
 
+    async def save_rollout(self, rollout: str) -> None:
+        """Store a rollout by its own name, if it is known."""
+        record = self._of(rollout)
+        if record is not None:
+            await self.save(record.name)
+
+    def _of(self, rollout: str) -> Record | None:
+        return next((each for each in self._records.values() if each.status.rollout == rollout), None)
+
     def judge(self, name: str, verdict: Verdict) -> None:
         """Set the judge's verdict on the present step."""
         self._records[name] = machine.with_status(self._records[name], verdict=verdict)
@@ -349,11 +359,9 @@ class Rollouts:
 
     def add(self, step: StepOutcomes, source: str = "") -> Record | None:
         """Add outcomes that an ingress counted (`source`), or that were read; return the record, if any."""
-        found = (record for record in self._records.values() if record.status.rollout == step.rollout)
-        record = next(found, None)
+        record = self._of(step.rollout)
         if record is not None:
-            counted = machine.counted(record, step.step, step.outcomes, self._clock(), source)
-            self._records[record.name] = counted
+            self._records[record.name] = taping.counted(record, step, self._clock(), source)
         return record
 
 
@@ -372,27 +380,3 @@ def _percents(record: Record) -> dict[int, float]:
         return {}
     loading = record.status.state is RolloutState.LOADING
     return {record.status.candidate: machine.first_percent(record) if loading else record.status.percent}
-
-
-def split_of(record: Record) -> Split:
-    """Return how tables split the requests of a rollout that is on."""
-    status, spec = record.status, record.status.spec
-    given = machine.judged(record) or record.reloading
-    mirrored = given and not machine.promoted(record)
-    return Split(
-        status.rollout,
-        record.name,
-        status.stable,
-        status.candidate,
-        step=status.step,
-        weight=machine.weight(record),
-        mirror=round(spec.mirror * WHOLE / 100) if mirrored else 0,
-        sticky=spec.sticky,
-        salt=record.salt,
-        match=spec.match if given else (),
-        stable_on_error=spec.on_error == "stable",
-        state=status.state.value,
-        comparison=machine.comparison(record),
-        held_back=machine.promoted(record),
-        hang_seconds=spec.hang_seconds,
-    )

@@ -84,6 +84,7 @@ app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_ad
 app.ray_adapter.local: app.core.files app.core.system
 app.ray_adapter.serve: app.core
 app.rollout: app.core app.core.config app.core.rollout app.routing nereid_client.comparison
+    nereid_client.tape
 app.routing: app.core app.core.config app.core.drift app.core.feedback app.core.observability app.core.rollout
     app.core.system app.core.tape app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel
     app.transport.loops app.transport.memory

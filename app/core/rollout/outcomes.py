@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from app.core.rollout.tape import TapeFound, TapePart
+
 _BUCKETS_A_DOUBLING: Final = 4
 MOST_REASONS: Final = 5
 _MOST_COUNTED: Final = 50
@@ -159,7 +161,8 @@ class StepOutcomes(msgspec.Struct):
     """The outcomes of one step of one rollout since the last report.
 
     `unavailable` says why the reporting ingress sends no requests to the candidate any more; "" if it does.
-    `absent` says that it sends none now, because no replica is available.
+    `absent` says that it sends none now, because no replica is available. `found` is what there is on a tape;
+    with a `part`, the outcomes are those of all of its rows.
     """
 
     rollout: str
@@ -167,6 +170,8 @@ class StepOutcomes(msgspec.Struct):
     outcomes: Outcomes
     unavailable: str = ""
     absent: bool = False
+    found: TapeFound | None = None
+    part: TapePart | None = None
 
 
 class OutcomeReport(msgspec.Struct):

@@ -5,7 +5,10 @@ from typing import Final
 import msgspec
 
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
+from app.core.rollout.spec import RolloutSpec, TapeRules
 from app.core.rollout.statistics import quantile_interval, wilson
+from nereid_client.comparison.acceptance import Acceptance, accept
+from nereid_client.comparison.rules import ComparisonRules
 
 QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
 
@@ -50,6 +53,19 @@ def _of_version(outcomes: VersionOutcomes) -> VersionFigures:
     quantiles = QUANTILES if outcomes.latencies else ()
     latencies = {f"{quantile:g}": _latency(outcomes.latencies, quantile) for quantile in quantiles}
     return VersionFigures(outcomes.judged, share(outcomes.failed, outcomes.judged), latencies)
+
+
+def accepted(spec: RolloutSpec, mirror: MirrorOutcomes) -> Acceptance:
+    """Say whether repeated requests show that the candidate is right.
+
+    Failures are not; near ties say nothing. Where outputs are not judged, only failures count.
+    """
+    rules, tape = spec.judge.output, spec.tape or TapeRules()
+    if rules is None:
+        bad, total, allowed = mirror.failed, mirror.compared + mirror.failed, ComparisonRules().allowed
+    else:
+        bad, total, allowed = mirror.bad + mirror.failed, mirror.telling + mirror.failed, rules.allowed
+    return accept(bad, total, allowed, tape.confidence)
 
 
 def _latency(latencies: dict[int, int], quantile: float) -> Estimate:

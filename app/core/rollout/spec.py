@@ -77,6 +77,26 @@ class ScoreRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_drop: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.01
 
 
+class TapeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Recorded requests that the candidate answers before it gets any of clients.
+
+    Attributes:
+        requests: the newest ones of the model that can be repeated.
+        max_seconds: how long that may take.
+        in_flight: at once, from each ingress.
+        speed: `max`, or times the mean rate at which they were recorded.
+        required: whether too few of them pause the rollout; otherwise it goes on, and says so.
+        confidence: with which enough answers have to be right.
+    """
+
+    requests: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 2000
+    max_seconds: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+    in_flight: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+    speed: Literal["max"] | Annotated[float, msgspec.Meta(gt=0)] = "max"
+    required: bool = False
+    confidence: Annotated[float, msgspec.Meta(gt=0.5, lt=1)] = 0.99
+
+
 class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is judged. `confidence` is that of an alarm; None switches a rule off."""
 
@@ -95,6 +115,7 @@ class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         steps: percent of the requests without a version that go to the candidate, rising; 100 follows.
         sticky: `none`, `id`, `header:NAME` or `parameter:NAME`: equal values go to the same version.
         match: header rules, asked in this order.
+        tape: recorded requests by which it is judged first; None for none.
         mirror: percent of the stable version's requests that are repeated at the candidate.
         on_error: `stable`: a failure of the candidate is answered by the stable version.
         hang_seconds: what the candidate has not answered, or gone on with, for so long has failed.
@@ -108,6 +129,7 @@ class RolloutSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: StepRules = StepRules()
     sticky: Annotated[str, msgspec.Meta(pattern="^(none|id|(header|parameter):.+)$")] = "none"
     match: tuple[HeaderRule, ...] = ()
+    tape: TapeRules | None = None
     mirror: Percent = 0.0
     judge: JudgeRules = JudgeRules()
     on_error: Literal["stable", "none"] = "stable"

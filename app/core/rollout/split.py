@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from app.core.rollout.spec import HeaderRule
+from app.core.rollout.tape import TapeWork
 from nereid_client.comparison.rules import ComparisonRules
 
 WHOLE: Final = 1_000_000
@@ -25,6 +26,7 @@ class Split(msgspec.Struct, frozen=True):
         weight: parts of `WHOLE` that go to the candidate.
         mirror: parts of `WHOLE` of the stable version's requests that are repeated at the candidate.
         comparison: what mirrored outputs may differ by.
+        tape: recorded requests that are repeated at the candidate; None for none.
         sticky: see `RolloutSpec`.
         salt: makes the choice by `sticky` of one rollout independent of another's.
         match: see `RolloutSpec`.
@@ -47,5 +49,6 @@ class Split(msgspec.Struct, frozen=True):
     stable_on_error: bool = True
     state: str = ""
     comparison: ComparisonRules = ComparisonRules()
+    tape: TapeWork | None = None
     held_back: bool = False
     hang_seconds: float = 10.0

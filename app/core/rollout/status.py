@@ -8,15 +8,18 @@ import msgspec
 from app.core.rollout.history import RejectedVersion
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.spec import RolloutSpec
+from app.core.rollout.tape_evidence import TapeEvidence
 
 RolloutAction = Literal["start", "set", "pause", "resume", "promote", "abort", "rollback", "forget"]
 ROLLOUT_ACTIONS: Final[tuple[RolloutAction, ...]] = get_args(RolloutAction)
 
 
 class RolloutState(StrEnum):
-    """loading -> shadow -> step -> promoted -> done; the others leave that way."""
+    """loading -> tape -> shadow -> step -> promoted -> done; the others leave that way."""
 
     LOADING = "loading"
+    TAPE = "tape"
+    """The candidate is loaded, and answers nothing but recorded requests."""
     SHADOW = "shadow"
     """At weight 0: the candidate is loaded, and answers requests by header rules and mirrored ones."""
     STEP = "step"
@@ -81,6 +84,7 @@ class RolloutStatus(msgspec.Struct, frozen=True):
         outcomes: of this step, since judging began. `total` is of the whole rollout.
         history: newest last, bounded.
         rejected: versions that get no requests, because they were rolled back.
+        tape: what recorded requests have shown; None without any.
     """
 
     model: str
@@ -100,6 +104,7 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     verdict: Verdict = Verdict()
     history: tuple[RolloutEvent, ...] = ()
     rejected: tuple[RejectedVersion, ...] = ()
+    tape: TapeEvidence | None = None
 
     @property
     def step_requests(self) -> int:

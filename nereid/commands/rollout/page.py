@@ -11,6 +11,7 @@ from app.core.rollout.report import QUANTILES, Estimate, RolloutFigures, figures
 from app.core.rollout.spec import ErrorRule
 from app.core.rollout.statistics import microseconds
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
+from nereid.commands.rollout.taped import tape_rows, worst_rows
 from nereid.commands.rollout.text import (
     alarm_level,
     coming,
@@ -57,6 +58,7 @@ def page(status: RolloutStatus, now: float) -> str:
         _comparison(status),
         _failures(status),
         _judgement(status),
+        _tape(status),
         _history(status, now),
         _rejected(status),
     )
@@ -201,6 +203,15 @@ def _meter(rule: str, value: float, alarm: float) -> str:
         f'<td><div class="meter{full}"><div style="width:{width:.1f}%"></div></div></td>'
         f"<td>{evidence(value)}</td></tr>"
     )
+
+
+def _tape(status: RolloutStatus) -> str:
+    rows, worst = tape_rows(status), worst_rows(status)
+    if not rows:
+        return ""
+    table = f"<table><tbody>{_rows(rows)}</tbody></table>"
+    about = f'<p class="soft">The worst of them:</p><table><tbody>{_rows(worst)}</tbody></table>'
+    return section("Recorded requests", table + (about if worst else ""))
 
 
 def _history(status: RolloutStatus, now: float) -> str:

@@ -7,9 +7,10 @@ from typing import Final
 
 from app.core.rollout.history import RejectedVersion, RolloutHistory, ServedEvent, rejection_text
 from app.core.rollout.outcomes import Outcomes
-from app.core.rollout.report import Estimate, RolloutFigures, VersionFigures, figures, share
+from app.core.rollout.report import Estimate, RolloutFigures, VersionFigures, accepted, figures, share
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
 from nereid.commands.columns import columns
+from nereid.commands.rollout.taped import tape_lines
 
 _BAR: Final = 40
 _EVIDENCE_BAR: Final = 20
@@ -34,6 +35,7 @@ def screen(status: RolloutStatus, now: float) -> list[str]:
         "",
         *_table(status, figures(_shown(status)), ("0.5", "0.95")),
         "",
+        *tape_lines(status),
         *_failures(status),
         *_judgement(status),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history[-_EVENTS:]),
@@ -67,6 +69,7 @@ def comparison(status: RolloutStatus) -> list[str]:
         "",
         "In parentheses: the interval in which the value lies with 95 %.",
         "",
+        *tape_lines(status),
         *_failures(status),
         *_judgement(status),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history),
@@ -145,6 +148,10 @@ def coming(status: RolloutStatus, now: float) -> str:
     match status.state:
         case RolloutState.LOADING:
             return f"next: the first requests, when {candidate} is loaded"
+        case RolloutState.TAPE:
+            most = status.spec.tape.max_seconds if status.spec.tape is not None else 0.0
+            end = duration(max(most - after, 0.0))
+            return f"next: the first requests, when recorded ones are answered, in {end} at most"
         case RolloutState.SHADOW | RolloutState.STEP:
             return f"next: {status.next_percent:g} % {_when(status, after)}"
         case RolloutState.PROMOTED:
@@ -233,6 +240,7 @@ def mirrored_rows(status: RolloutStatus) -> list[tuple[str, str]]:
     return [
         ("compared", f"{mirror.compared:,}"),
         ("as expected", percent(share(mirror.telling - mirror.bad, mirror.telling))),
+        ("bad at most", _at_most(status)),
         ("other values", f"{mirror.differing:,}"),
         ("another one largest", f"{mirror.disagreeing:,}"),
         ("near ties", f"{mirror.near_ties:,}"),
@@ -240,6 +248,11 @@ def mirrored_rows(status: RolloutStatus) -> list[tuple[str, str]]:
         ("failed at the candidate", f"{mirror.failed:,}"),
         ("not repeated", f"{mirror.skipped:,}"),
     ]
+
+
+def _at_most(status: RolloutStatus) -> str:
+    found = accepted(status.spec, status.total.mirror)
+    return f"{found.bound:.2%} with a confidence of {found.confidence:.4g}"
 
 
 def _shown(status: RolloutStatus) -> Outcomes:

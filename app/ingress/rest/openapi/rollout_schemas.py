@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 RolloutStateName = Literal[
-    "loading", "shadow", "step", "promoted", "done", "paused", "rolling_back", "failed", "aborted"
+    "loading", "tape", "shadow", "step", "promoted", "done", "paused", "rolling_back", "failed", "aborted"
 ]
 
 
@@ -154,6 +154,46 @@ class RolloutHistory(BaseModel):
     rejected: list[RejectedVersion]
 
 
+class WorstRow(BaseModel):
+    """A recorded request that the candidate has answered otherwise; `row` names it on the tape."""
+
+    row: str
+    id: str
+    severity: float
+    why: str
+
+
+class Acceptance(BaseModel):
+    """What so many answers show: no more than `bound` are bad; after `missing` more good ones, `allowed`."""
+
+    bad: int
+    total: int
+    allowed: float
+    confidence: float
+    bound: float
+    missing: int
+
+
+class TapeOfNode(BaseModel):
+    """Recorded requests of one node; `parts` and `done` are bits of the parts that they are divided into."""
+
+    rows: int
+    parts: int
+    done: int
+    left_out: dict[str, int]
+
+
+class TapeEvidence(BaseModel):
+    """What recorded requests have shown of the candidate; `decided` once that is so."""
+
+    tapes: dict[str, TapeOfNode]
+    asked: bool
+    mirror: MirrorOutcomes
+    worst: list[WorstRow]
+    accepted: Acceptance | None
+    decided: str
+
+
 class Rollout(BaseModel):
     """A rollout that is on, or the last one of the model; times are in seconds since 1970.
 
@@ -177,4 +217,5 @@ class Rollout(BaseModel):
     verdict: RolloutVerdict
     history: list[RolloutEvent]
     rejected: list[RejectedVersion]
+    tape: TapeEvidence | None
     figures: RolloutFigures

@@ -11,7 +11,7 @@ from app.core.errors import ErrorCode, Failure, FailureReason
 from app.core.rollout.outcomes import MirrorOutcomes
 from app.core.rollout.split import WHOLE
 from app.core.tensors import InferResponse, Tensor
-from app.rollout import mirror
+from app.rollout import mirror, repeated
 from nereid_client.comparison.rules import ComparisonRules, OutputRule, Rule
 from tests.unit.app.rollout.conftest import BROKEN, CONFIG, Asked, Rollout
 from tests.waiting import until
@@ -191,7 +191,7 @@ def test_mirrored_requests_have_the_lowest_priority(rollout: Rollout) -> None:
 def test_a_candidate_that_is_slow_with_them_gets_few(
     rollout: Rollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror, "monotonic", lambda: rollout.clock.now)
+    monkeypatch.setattr(repeated, "monotonic", lambda: rollout.clock.now)
     many(rollout)
     for expected in (mirror.MAX_UNDER_WAY, 4, 4):
         for _ in range(mirror.MAX_UNDER_WAY + 3):

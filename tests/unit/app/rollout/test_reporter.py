@@ -11,11 +11,14 @@ from app.rollout.reporter import OutcomeReporter
 
 class Traffic:
     def __init__(self) -> None:
-        self.counted = 0
+        self.counted = self.delivered = 0
 
     def take(self) -> list[StepOutcomes]:
         taken, self.counted = self.counted, 0
         return [StepOutcomes("r", 0, Outcomes(stable=VersionOutcomes(ok=taken)))] if taken else []
+
+    def arrived(self, steps: list[StepOutcomes]) -> None:
+        self.delivered += len(steps)
 
 
 class Manager:
@@ -46,4 +49,4 @@ async def test_reports_are_numbered_and_sent_again_until_they_arrive() -> None:
     await reporter.report()
     await reporter.report()
     await reporter.report()
-    assert manager.received == [(1, 1), (2, 10), (3, 20)]
+    assert manager.received == [(1, 1), (2, 10), (3, 20)] and traffic.delivered == 3
