@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,17 +147,14 @@ def _planned(row: Row, sequence: int) -> Planned:
 
 
 def few(plan: Plan, number: int) -> Plan:
-    """Return about so many rows, evenly spread over the plan; sequences whole."""
+    """Return about so many rows, chosen at random, the same ones each time; sequences whole."""
     units: dict[int, list[Planned]] = {}
     for place, row in enumerate(plan.rows):
         units.setdefault(row.sequence if row.sequence >= 0 else -1 - place, []).append(row)
     groups = list(units.values())
-    step = max(len(plan.rows) / number, 1.0)
+    random.Random(0).shuffle(groups)  # every n-th would be of one model where clients take turns
     taken: list[Planned] = []
-    wanted, seen = 0.0, 0
     for group in groups:
-        if seen >= wanted and len(taken) + len(group) <= max(number, len(groups[0])):
+        if len(taken) + len(group) <= number:
             taken += group
-            wanted += step * len(group)
-        seen += len(group)
-    return Plan(sorted(taken, key=lambda row: row.arrived_ns))
+    return Plan(sorted(taken or min(groups, key=len), key=lambda row: row.arrived_ns))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import Row, TapeResponse
@@ -100,17 +101,22 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 10, 40])
-def test_few_rows_are_spread_over_all_and_sequences_whole(number: int) -> None:
+def test_few_rows_are_of_all_models_and_sequences_whole(number: int) -> None:
     rows = [
         *(row(each, float(each)) for each in range(30)),
         *steps(7, range(40, 44)),
         *steps(8, range(50, 54)),
     ]
+    for place in range(1, 30, 5):  # in turn
+        rows[place] = replace(rows[place], model="fifth")
     found = few(plan_of(rows), number)
+    assert found.rows == few(plan_of(rows), number).rows
     assert 1 <= len(found.rows) <= max(number, 1)
     assert found.rows == sorted(found.rows, key=lambda each: each.arrived_ns)
     for sequence in (0, 1):
         assert sum(each.sequence == sequence for each in found.rows) in (0, 4)
+    if number >= 10:
+        assert {each.model for each in found.rows} == {"simple", "fifth"}
     if number == 40:
         assert len(found.rows) == 38
 
