@@ -239,4 +239,5 @@ def document(outcome: Outcome, found: Verdict, when: str) -> dict[str, Any]:
         "own_lateness_ms": result.lateness.percentiles,
         "void": result.void,
         "cache_hits": outcome.cache_hits,
+        "busy_machine": outcome.busy,
     }

@@ -17,6 +17,8 @@ _FEWEST: Final = {"p50": 50, "p99": 1000}
 """Rows from which a tenth of them has the percentile."""
 _LEAST_MS: Final = 0.1
 """Smaller differences are of clients' wake-ups."""
+_TINY: Final = 1e-6
+"""Milliseconds that stand for none."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ def latencies(
 ) -> Latencies:
     """Compare latencies of the same rows, in the order of their arrival.
 
-    A percentile is worse when it is so by more than the threshold, a share, its interval says so too, and it
-    is no matter of microseconds.
+    A percentile is worse when even the low end of its ratio's interval is so by more than the threshold, a
+    share, and it is no matter of microseconds.
 
     Args:
         why: no verdict is wanted, for this reason.
@@ -96,16 +98,17 @@ def _judged(figure: Figure, then: Any, now: Any, percent: float, threshold: floa
     if silent or len(then) < _FEWEST.get(figure.name, 1 << 62):
         return figure
     parts = zip(np.array_split(then, _PARTS), np.array_split(now, _PARTS), strict=True)
-    ratios = [percentile(b, percent) / max(percentile(a, percent), 1e-6) for a, b in parts]
-    half = _STUDENT * float(np.std(ratios, ddof=1)) / _PARTS**0.5
-    ratio = float(np.mean(ratios))
+    # Of logarithms: twice and half as long are as far from equal.
+    logs = [np.log(max(percentile(b, percent), _TINY) / max(percentile(a, percent), _TINY)) for a, b in parts]
+    half = _STUDENT * float(np.std(logs, ddof=1)) / _PARTS**0.5
+    ratio, low, high = (float(np.exp(np.mean(logs) + by)) for by in (0.0, -half, half))
     verdict = "same"
     if abs(figure.now - figure.then) > _LEAST_MS:
-        if figure.now > figure.then * (1 + threshold) and ratio - half > 1:
+        if low > 1 + threshold and figure.now > figure.then:
             verdict = "worse"
-        elif figure.now < figure.then / (1 + threshold) and ratio + half < 1:
+        elif high < 1 / (1 + threshold) and figure.now < figure.then:
             verdict = "better"
-    return Figure(figure.name, figure.then, figure.now, ratio, max(ratio - half, 0.0), ratio + half, verdict)
+    return Figure(figure.name, figure.then, figure.now, ratio, low, high, verdict)
 
 
 def _curves(then: Any, now: Any) -> dict[str, list[tuple[float, float]]]:

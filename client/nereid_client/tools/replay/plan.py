@@ -157,4 +157,6 @@ def few(plan: Plan, number: int) -> Plan:
     for group in groups:
         if len(taken) + len(group) <= number:
             taken += group
-    return Plan(sorted(taken or min(groups, key=len), key=lambda row: row.arrived_ns))
+    if not taken:
+        taken = min(groups, key=lambda group: len(group))
+    return Plan(sorted(taken, key=lambda row: row.arrived_ns))

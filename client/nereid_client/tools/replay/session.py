@@ -16,6 +16,7 @@ from nereid_client.tape.reader import Tape
 from nereid_client.tape.records import MAGIC
 from nereid_client.tape.segments import encode_row
 from nereid_client.tools.perf.generator.arrivals import Offsets
+from nereid_client.tools.perf.machine import busy_because, used_by_others
 from nereid_client.tools.perf.options import Address
 from nereid_client.tools.perf.server_share import Counts, counts_of, share
 from nereid_client.tools.perf.signals import Signals
@@ -40,6 +41,7 @@ class Outcome:
         server, beside: names and versions of the servers; `beside` is "" for recorded answers.
         cache_hits: answers that the server's response cache gave; None where the server does not say.
         seconds: that the rows took when they were recorded.
+        busy: how much of this machine others used before, as it is told; "" if that was little.
     """
 
     options: Options
@@ -53,6 +55,7 @@ class Outcome:
     beside: str
     cache_hits: int | None
     seconds: float
+    busy: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ class Replay:
         moments = self._moments(plan)
         sample = few(plan, options.noise) if options.noise else Plan([])
         files = self._written(plan, target, beside, sample, stable)
+        busy = busy_because(used_by_others())
         with Loads(options, self._shown, self._signals) as loads:
             noise = self._noise(loads, files.twice, sample)
             then = loads.run(files.beside, moments, "beside") if files.beside is not None else None
@@ -124,7 +128,9 @@ class Replay:
         for spool in (files.target, files.beside):
             plan.skipped.update(spool.refused if spool else {})
         measured = latencies(*pairs, options.threshold, _no_verdict(options, now, then), way_ns)
-        return Outcome(options, plan, found, measured, noise, now, then, _about(server), about, hits, seconds)
+        return Outcome(
+            options, plan, found, measured, noise, now, then, _about(server), about, hits, seconds, busy
+        )
 
     def _moments(self, plan: Plan) -> Offsets | None:
         """Return when the rows begin; None for as fast as it goes."""

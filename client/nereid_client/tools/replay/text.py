@@ -148,6 +148,8 @@ def notes(outcome: Outcome) -> Iterator[str]:
             f"latency: {outcome.latencies.way_ms:.2f} ms, which a request takes that does nothing, were "
             "taken off those of now: recorded ones begin in the server"
         )
+    if outcome.busy:
+        yield outcome.busy
     for model, comparison in found.models.items():
         if comparison.rules.min_agreement is not None:
             yield f"{model}: {comparison.acceptance()}"

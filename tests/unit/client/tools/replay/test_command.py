@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nereid_client.tape.records import MAGIC
 from nereid_client.tape.rows import Row, TapeResponse, TapeTensor
+from nereid_client.tools.perf import machine
 from nereid_client.tools.replay.command import main
 from tests.unit.client.serving import Addresses, serve
 from tests.unit.client.tape.made import row, write
@@ -41,6 +42,11 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     add_model(repository, "noisy", NOISY)
     add_model(repository, "stream", STREAM, config=FP32 + DECOUPLED)
     yield from serve(repository, load_model=["double", "noisy", "stream"])
+
+
+@pytest.fixture(autouse=True)
+def no_look_at_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_LOOK_S", 0.001)
 
 
 @pytest.fixture(params=["http", "grpc"])
