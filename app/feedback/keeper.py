@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING: Final = 100_000
 """Records that this ingress has received and not written yet."""
+_COUNT_S: Final = 1.0
 _IDLE_S: Final = 0.5
 _REST: Final = 3.0
 """Seconds without work for each second with it: a quarter of a core at most joins records."""
@@ -44,6 +45,7 @@ class Keeper:
         self._opened: Book | None = None
         self._index = RowIndex(directory)
         self._pending = 0
+        self._waiting, self._counted = 0, 0.0
         self._pruned = 0.0
 
     async def keep(self, model: str, version: str, records: Sequence[Feedback]) -> None:
@@ -57,9 +59,19 @@ class Keeper:
             raise Failure(ErrorCode.UNAVAILABLE, text, retry_after_s=1.0).error()
         self._pending += len(records)
         try:
-            await self._run(lambda book: _append(book, model, version, records))
+            await self._run(lambda book: self._append(book, model, version, records))
         finally:
             self._pending -= len(records)
+
+    def _append(self, book: Book, model: str, version: str, records: Sequence[Feedback]) -> None:
+        now = time.monotonic()
+        if now - self._counted >= _COUNT_S:
+            self._waiting, self._counted = book.waiting, now
+        if self._waiting + len(records) > MAX_WAITING:
+            text = f"{MAX_WAITING} records of feedback wait to be joined with the tape, try again later"
+            raise Failure(ErrorCode.UNAVAILABLE, text, retry_after_s=10.0).error()
+        book.append(model, version, records)
+        self._waiting += len(records)
 
     async def figures(self, model: str) -> FeedbackFigures:
         """Return what feedback says of a model on this node."""
@@ -129,10 +141,3 @@ class Keeper:
     def _close(self) -> None:
         if self._opened is not None:
             self._opened.close()
-
-
-def _append(book: Book, model: str, version: str, records: Sequence[Feedback]) -> None:
-    if book.waiting + len(records) > MAX_WAITING:
-        text = f"{MAX_WAITING} records of feedback wait to be joined with the tape, try again later"
-        raise Failure(ErrorCode.UNAVAILABLE, text, retry_after_s=10.0).error()
-    book.append(model, version, records)

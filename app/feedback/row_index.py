@@ -173,7 +173,7 @@ class _Indexed:
         kept = self._path.with_suffix(IDS)
         made = kept.with_name(f"{kept.name}.{os.getpid()}")
         with suppress(OSError):
-            header = np.array([[self._inode, self.last_ns]], np.uint64)
+            header = np.array([[_version(self._path), self.last_ns]], np.uint64)
             np.concatenate([header, self._chunks[0]]).tofile(made)
             os.replace(made, kept)
             self._load()
@@ -181,7 +181,7 @@ class _Indexed:
     def _load(self) -> bool:
         with suppress(OSError, ValueError):
             rows = np.memmap(self._path.with_suffix(IDS), np.uint64, "r").reshape(-1, 2)
-            if int(rows[0, 0]) == self._inode:
+            if int(rows[0, 0]) == _version(self._path):
                 self._chunks, self.last_ns, self._whole = [rows[1:]], int(rows[0, 1]), True
                 return True
         return False
@@ -206,6 +206,12 @@ class _Indexed:
                 with suppress(TapeError):
                     if place is not None and place.kind == ROW:
                         yield number, decode_row(file, place)
+
+
+def _version(path: Path) -> int:
+    """Return a number that a sealed segment has until it is written anew."""
+    found = path.stat()
+    return (found.st_ino ^ found.st_mtime_ns ^ found.st_size << 40) & (1 << 64) - 1
 
 
 def _sorted(rows: _Hashes) -> _Hashes:

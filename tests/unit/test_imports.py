@@ -42,8 +42,8 @@ app.ingress.clouds: app.core app.ingress.access app.ingress.http1 app.ingress.me
     app.ingress.rest app.ingress.service app.ingress.tracing app.protocol app.protocol.http app.settings
 app.ingress.compatible: app.core app.core.system app.ingress.access app.ingress.http1 app.ingress.rest
     app.protocol app.protocol.http app.protocol.tfserving app.routing
-app.ingress.grpc: app.core app.core.observability app.core.system app.ingress.access app.ingress.http2
-    app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc
+app.ingress.grpc: app.core app.core.feedback app.core.observability app.core.system app.ingress.access
+    app.ingress.http2 app.ingress.net app.ingress.service app.ingress.tracing app.protocol app.protocol.grpc
     app.protocol.observability app.protocol.tfserving app.routing app.settings nereid_client.feedback
 app.ingress.http1: app.core app.core.system app.ingress.net app.protocol app.protocol.grpc app.protocol.http
     app.settings app.transport.memory

@@ -6,6 +6,8 @@ import msgspec
 
 MAX_RECORDS: Final = 10_000
 """Records of one request."""
+FEW_RECORDS: Final = 50
+"""Records of one request that are read on the event loop, within a millisecond."""
 MAX_RECORD_BYTES: Final = 64 << 10
 """Bytes of one record in msgpack: a label, or the right outputs of a few rows."""
 MAX_NAME: Final = 1024

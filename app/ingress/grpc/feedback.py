@@ -1,7 +1,9 @@
 """The service `nereid.FeedbackService`."""
 
+import asyncio
 from typing import Any, Final
 
+from app.core.feedback.records import FEW_RECORDS
 from app.ingress.grpc.rpc import Method, Rpc
 from app.ingress.service.interface import InferenceService
 from app.protocol.grpc.feedback import decode_feedback, encode_accepted, encode_figures
@@ -14,7 +16,10 @@ def feedback_methods(service: InferenceService) -> dict[str, Method]:
     """Return the service's methods by path."""
 
     async def feedback(request: Any) -> Any:
-        records = decode_feedback(request)
+        if len(request.feedback) > FEW_RECORDS:
+            records = await asyncio.to_thread(decode_feedback, request)
+        else:
+            records = decode_feedback(request)
         await service.feedback(request.model_name, request.model_version, records)
         return encode_accepted(request.model_name, len(records))
 

@@ -26,7 +26,7 @@ class Books:
             if Book.exists(directory):
                 try:
                     self._books.append(Book(directory))
-                except sqlite3.Error as error:
+                except (sqlite3.Error, OSError) as error:
                     self.unreadable[directory] = str(error)
 
     def __enter__(self) -> "Books":

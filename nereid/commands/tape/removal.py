@@ -14,6 +14,7 @@ from typing import Final
 
 from rich.console import Console
 
+from app.feedback.row_index import IDS
 from app.tape.files import recover
 from nereid.commands.tape.books import Books
 from nereid_client.tape.reader import Tape
@@ -118,6 +119,7 @@ def without(path: Path, where: Where, replace: Callable[[Path, Path], None] = os
             replace(made, path)
         else:
             path.unlink()
+        path.with_suffix(IDS).unlink(missing_ok=True)
     except TapeError as error:
         raise OSError(f"{error}; nothing of it was removed") from None
     finally:

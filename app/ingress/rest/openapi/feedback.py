@@ -1,12 +1,13 @@
 """REST routes of feedback on answers of models."""
 
+import asyncio
 from typing import Any
 
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from app.core.encoding import to_json
-from app.core.feedback.records import MAX_RECORDS
+from app.core.feedback.records import FEW_RECORDS, MAX_RECORDS
 from app.ingress.rest.openapi.api import RestApi, RestRoute
 from app.ingress.rest.openapi.bodies import JsonBodies, json_response
 from app.ingress.rest.openapi.schemas import ModelName, ModelVersion
@@ -93,7 +94,12 @@ class _Feedback:
 
     async def feedback(self, request: Request, model: ModelName, version: ModelVersion = "") -> Response:
         """Say what was right, or how good an answer was."""
-        records = parse_feedback(await self._bodies.required(request))
+        document = await self._bodies.required(request)
+        listed = document.get("feedback") if isinstance(document, dict) else None
+        if isinstance(listed, list) and len(listed) > FEW_RECORDS:
+            records = await asyncio.to_thread(parse_feedback, document)
+        else:
+            records = parse_feedback(document)
         await self._service.feedback(model, version, records)
         return json_response(to_json(accepted_fields(model, len(records))))
 

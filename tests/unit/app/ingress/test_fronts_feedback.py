@@ -97,6 +97,7 @@ def test_a_wrong_record_is_refused_with_its_place(
     [
         (b"[]", "invalid feedback: give {"),
         (b'{"feedback": {}}', "invalid feedback: 'feedback' is no list of records"),
+        (b'{"feedback": 5}', "invalid feedback: 'feedback' is no list of records"),
         (b'{"feedback": []}', "invalid feedback: 'feedback' is no list of records"),
         (b'{"feedback": [1], "output": 3}', "invalid feedback: unknown field 'output' beside 'feedback'"),
         (b'{"feedback": [1]}', "invalid feedback: feedback[0]: Expected `object`, got `int`"),
