@@ -21,7 +21,6 @@ MAX_HEAD: Final = 16 << 20
 """Bytes of a head: what a reader allocates before it has seen whether a record is whole."""
 
 ROW: Final = 1
-LABEL: Final = 2
 SUMMARY: Final = 3
 
 _MARK: Final = b"REC1"
@@ -36,7 +35,7 @@ class Place(NamedTuple):
     """Where a record is in its file.
 
     Attributes:
-        kind: `ROW`, `LABEL` or `SUMMARY`.
+        kind: `ROW` or `SUMMARY`.
         moment: ns since the epoch; a row's arrival.
         at: byte of the file at which its head begins.
         head: bytes of its head.

@@ -19,7 +19,6 @@ from nereid_client.tape.rows import ParameterTypes, Row, TapeError, TapeResponse
 
 OPEN: Final = ".open"
 SEALED: Final = ".tape"
-LABELS: Final = ".labels"
 _END: Final = struct.Struct("<Q")
 
 

@@ -51,10 +51,10 @@ def remove(tape: Tape, where: Where, options: argparse.Namespace) -> int:
     with Books(tape.segments()) as books:
         said = books.forget(removed)
     also = f", and what was said of {said}" if said else ""
-    print(f"{len(removed)} rows were removed{also}")
+    print(f"{_rows(len(removed))} removed{also}")
     if left := number - len(removed):
         print(
-            f"{left} rows are in segments that a server is writing: again in ten minutes, or with --wait",
+            f"{left} more in segments that a server is writing: again in ten minutes, or with --wait",
             file=sys.stderr,
         )
     return 1 if left > 0 else 0
@@ -62,9 +62,13 @@ def remove(tape: Tape, where: Where, options: argparse.Namespace) -> int:
 
 def _agreed(number: int) -> bool:
     if not sys.stdin.isatty():
-        print(f"{number} rows would be removed; --yes removes them", file=sys.stderr)
+        print(f"{_rows(number)} not removed without --yes", file=sys.stderr)
         return False
     return input(f"remove {number} rows? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _rows(number: int) -> str:
+    return "1 row was" if number == 1 else f"{number} rows were"
 
 
 def _keys(segment: Segment, where: Where) -> list[str]:

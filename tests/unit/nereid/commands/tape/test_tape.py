@@ -199,9 +199,9 @@ def test_rm_forgets_rows_and_what_was_said(tape: Path, capsys: pytest.CaptureFix
     say(tape)
     before = [each for each in Tape(tape).rows() if each.id != "r2"]
     assert run("rm", tape, "--where", "id=r2") == 1
-    assert capsys.readouterr().err == "1 rows would be removed; --yes removes them\n"
+    assert capsys.readouterr().err == "1 row was not removed without --yes\n"
     assert run("rm", tape, "--where", "id=r2", "--yes") == 0
-    assert "1 rows were removed, and what was said of 1\n" in capsys.readouterr().out
+    assert "1 row was removed, and what was said of 1\n" in capsys.readouterr().out
     left = [*Tape(tape).rows()]
     assert [each.key for each in left] == [each.key for each in before]
     assert [bytes(each.inputs[0].data) for each in left] == [bytes(each.inputs[0].data) for each in before]
@@ -221,8 +221,8 @@ def test_rm_leaves_what_a_server_writes(tape: Path, capsys: pytest.CaptureFixtur
         fcntl.flock(file, fcntl.LOCK_EX)
         assert run("rm", tape, "--where", "latency_ms>3", "--yes") == 1
     captured = capsys.readouterr()
-    assert "1 rows were removed" in captured.out
-    assert "1 rows are in segments that a server is writing" in captured.err
+    assert "1 row was removed" in captured.out
+    assert "1 more in segments that a server is writing" in captured.err
 
 
 def test_a_crash_of_rm_leaves_the_segment(tape: Path) -> None:
