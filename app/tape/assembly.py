@@ -34,7 +34,7 @@ class Tape:
 
     def __init__(self, settings: TapeSettings, secret: bytes, token: Callable[[], str]) -> None:
         self.counts, self.ingress = TapeCounts(), name_of_process()
-        self._queue = TapeQueue(settings.bytes_per_s, self.counts)
+        self._queue = TapeQueue(settings.bytes_per_s, self.counts, self.ingress)
         recorder = Recorder(self._queue, self.counts, secret, token)
         self.tap = RequestTap(recorder, settings.rate, read_key(settings.directory))
         limits = Limits(settings.max_bytes, settings.max_age_s)

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Final
 
 from app.tape.counts import QUEUE, RATE_LIMIT, SEQUENCE, TapeCounts
+from app.tape.rows import Packed, encoded, is_small
 from app.tape.taken import MAX_ROW_BYTES, Taken
 
 WAITING_BYTES: Final = 32 << 20
@@ -48,6 +49,7 @@ class TapeQueue:
     Args:
         rate: bytes a second; 0 for no limit.
         counts: counts what is dropped.
+        ingress: see `Row`.
         waiting_bytes: of the rows that wait.
         clock: returns seconds.
 
@@ -59,12 +61,14 @@ class TapeQueue:
         self,
         rate: float,
         counts: TapeCounts,
+        ingress: str = "",
         waiting_bytes: int = WAITING_BYTES,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._bucket = TokenBucket(rate, clock)
-        self._counts, self._most, self._clock = counts, waiting_bytes, clock
-        self._rows: deque[tuple[float, Taken]] = deque()
+        self._counts, self._most, self._clock, self._ingress = counts, waiting_bytes, clock, ingress
+        self._rows: deque[tuple[float, Taken | Packed]] = deque()
+        self._number = 0
         self._cut: dict[tuple[str, int | str], None] = {}
         # Each is written by one thread: their difference needs no lock.
         self._put = self._taken = 0
@@ -76,15 +80,23 @@ class TapeQueue:
         return self.collected > COLLECTED_BYTES
 
     def put(self, taken: Taken) -> bool:
-        """Add a row whose request has been answered; return whether it was not dropped."""
+        """Add a row whose request has been answered; return whether it was not dropped.
+
+        Raises:
+            ValueError: its names and parameters are too long.
+        """
         reason = self._refusal(taken)
         if reason:
             self._counts.refused[reason] += 1
             self._cut_off(taken)
             return False
-        now = self._clock()
-        self._put += taken.nbytes
-        self._rows.append((now, taken))
+        self._number += 1
+        taken.number = self._number
+        # A small row is written down at once: later, and by another thread, it would take several times as
+        # long, for what it is made of has left the processor's caches.
+        row = Packed(taken, encoded(taken, self._ingress)) if is_small(taken) else taken
+        self._put += row.nbytes
+        self._rows.append((self._clock(), row))
         return True
 
     def _refusal(self, taken: Taken) -> str:
@@ -110,7 +122,7 @@ class TapeQueue:
             del self._cut[key]
         return not taken.request.sequence_start
 
-    def take(self) -> Taken | None:
+    def take(self) -> Taken | Packed | None:
         """Return the row that was put in first; None if there is none. `taken_out` is to follow."""
         try:
             return self._rows.popleft()[1]

@@ -1,43 +1,76 @@
-"""Makes the row of a request that was recorded."""
+"""Makes the row of a request that was recorded, as it is written."""
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 from app.core.errors import ErrorCode
 from app.core.tape.redaction import Redaction
 from app.core.tensors import InferResponse, Tensor
 from app.tape.taken import Missing, Taken
-from nereid_client.tape.rows import (
-    CANCELLED,
-    NO_REPLAY,
-    OMITTED,
-    PARAMETERS,
-    REDACTED,
-    Row,
-    TapeResponse,
-    TapeTensor,
-)
+from nereid_client.tape.rows import CANCELLED, NO_REPLAY, OMITTED, PARAMETERS, REDACTED
+from nereid_client.tape.segments import Described, encode_fields
+
+PACKED_BYTES: Final = 16 << 10
+"""Rows up to this size are written down by the event loop; the tensors of larger ones are not copied."""
 
 
-def row_of(taken: Taken, ingress: str, number: int) -> Row:
-    """Return the row of a request.
+class Packed:
+    """A row that is written down.
+
+    Attributes:
+        model: its model.
+        wall_ns: its arrival.
+        nbytes: its size.
+        data: it.
+    """
+
+    __slots__ = ("data", "model", "nbytes", "wall_ns")
+
+    def __init__(self, taken: Taken, parts: Sequence[Any]) -> None:
+        self.model, self.wall_ns = taken.rules.model, taken.wall_ns
+        self.data = b"".join(parts)
+        self.nbytes = len(self.data)
+
+
+def is_small(taken: Taken) -> bool:
+    """Return whether a row takes no longer to write down than to keep."""
+    return taken.nbytes <= PACKED_BYTES and not taken.rules.redaction.hashes
+
+
+def encoded(taken: Taken, ingress: str) -> list[Any]:
+    """Return the buffers of a request's row.
 
     Args:
         taken: the request with its responses.
         ingress: see `Row`.
-        number: see `Row`.
+
+    Raises:
+        ValueError: its names and parameters are too long.
     """
     request, rules = taken.request, taken.rules
-    redact = rules.redaction
-    inputs = _tensors(redact, request.inputs)
-    responses = tuple([_response(redact, offset, response) for offset, response in taken.responses])
-    return Row(
+    redact, flags = rules.redaction, set(taken.flags)
+    body: list[Any] = []
+    version = ""
+    inputs = _tensors(redact, request.inputs, body, flags)
+    responses = []
+    for offset_ns, response in taken.responses:
+        version = version or response.model_version
+        responses.append(_response(redact, offset_ns, response, body, flags))
+    kept = {}
+    if request.parameters:
+        kept = redact.parameters(request.parameters)
+        if redact.leaves_out(request.parameters):
+            flags |= {REDACTED, PARAMETERS}
+    if rules.spec.replay == "never":
+        flags.add(NO_REPLAY)
+    fields = (
         taken.wall_ns,
         taken.arrived,
         ingress,
-        number,
+        taken.number,
         rules.model,
         request.model_version,
-        next((each.model_version for _, each in taken.responses if each.model_version), ""),
+        version,
         request.id,
         request.sequence_id,
         request.sequence_start,
@@ -45,53 +78,45 @@ def row_of(taken: Taken, ingress: str, number: int) -> Row:
         request.priority,
         request.timeout_us,
         taken.token,
-        tuple([output.name for output in request.outputs]),
-        redact.parameters(request.parameters) if request.parameters else {},
+        [output.name for output in request.outputs],
+        kept,
         inputs,
         responses,
         taken.reason,
         taken.probability,
-        _flags(taken, inputs, responses),
+        sorted(flags),
     )
+    return encode_fields(fields, body)
 
 
-def _tensors(redact: Redaction, tensors: Sequence[Tensor]) -> tuple[TapeTensor, ...]:
-    return tuple([_tensor(redact, tensor) for tensor in tensors])
+def _tensors(
+    redact: Redaction, tensors: Sequence[Tensor], body: list[Any], flags: set[str]
+) -> list[Described]:
+    found = []
+    for tensor in tensors:
+        name, datatype, data = tensor.name, tensor.datatype, tensor.data
+        treatment = redact.treatment(name, datatype)
+        if treatment != "keep":
+            flags.add(REDACTED)
+        if type(data) is Missing:
+            state = "size" if treatment == "size" else OMITTED
+            nbytes, data = (0 if treatment == "drop" else data.nbytes), b""
+        else:
+            state, nbytes, data = redact.treated(treatment, datatype, data)
+        size = len(data)
+        if size:
+            body.append(data)
+        found.append((name, datatype, tensor.shape, nbytes, state, size))
+    return found
 
 
-def _tensor(redact: Redaction, tensor: Tensor) -> TapeTensor:
-    if type(tensor.data) is not Missing:
-        return redact.tensor(tensor)
-    treatment = redact.treatment(tensor.name, tensor.datatype)
-    state = "size" if treatment == "size" else OMITTED
-    nbytes = 0 if treatment == "drop" else tensor.data.nbytes
-    return TapeTensor(tensor.name, tensor.datatype, tensor.shape, b"", nbytes, state)
-
-
-def _response(redact: Redaction, offset_ns: int, response: InferResponse) -> TapeResponse:
-    outputs = _tensors(redact, response.outputs)
+def _response(
+    redact: Redaction, offset_ns: int, response: InferResponse, body: list[Any], flags: set[str]
+) -> tuple[Any, ...]:
+    outputs = _tensors(redact, response.outputs, body, flags)
     failure = response.failure
     if failure is None:
-        return TapeResponse(offset_ns, outputs, "", "", response.final)
-    return TapeResponse(offset_ns, outputs, failure.code.value, failure.message, response.final)
-
-
-def _flags(
-    taken: Taken, inputs: tuple[TapeTensor, ...], responses: tuple[TapeResponse, ...]
-) -> tuple[str, ...]:
-    request, rules, flags = taken.request, taken.rules, set(taken.flags)
-    if _redacted(rules.redaction, inputs) or any(
-        _redacted(rules.redaction, each.outputs) for each in responses
-    ):
-        flags.add(REDACTED)
-    if request.parameters and rules.redaction.leaves_out(request.parameters):
-        flags |= {REDACTED, PARAMETERS}
-    if rules.spec.replay == "never":
-        flags.add(NO_REPLAY)
-    if any(each.code == ErrorCode.CANCELLED.value for each in responses):
+        return offset_ns, outputs, "", "", response.final
+    if failure.code is ErrorCode.CANCELLED:
         flags.add(CANCELLED)
-    return tuple(sorted(flags))
-
-
-def _redacted(redact: Redaction, tensors: tuple[TapeTensor, ...]) -> bool:
-    return any(redact.treatment(tensor.name, tensor.datatype) != "keep" for tensor in tensors)
+    return offset_ns, outputs, failure.code.value, failure.message, response.final

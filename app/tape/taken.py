@@ -58,7 +58,7 @@ class Taken:
         flags: those known so far.
         nbytes: bytes that its tensors and itself keep in use.
         collected: those of its responses.
-        reason, probability: see `Row`.
+        number, reason, probability: see `Row`.
         in_sequence: all of its sequence is to be recorded.
         wall_ns: ns since the epoch at which it arrived.
     """
@@ -69,6 +69,7 @@ class Taken:
         "flags",
         "in_sequence",
         "nbytes",
+        "number",
         "probability",
         "reason",
         "request",
@@ -85,7 +86,7 @@ class Taken:
         self.responses: list[tuple[int, InferResponse]] = []
         self.flags: set[str] = set()
         self.nbytes, self.collected = OVERHEAD_BYTES, 0
-        self.wall_ns = 0
+        self.wall_ns = self.number = 0
         self.request = request
         if not request.regions:
             self._bound_inputs()

@@ -14,9 +14,9 @@ from app.tape import files
 from app.tape.counts import DISK, FAULT, SPACE, TapeCounts
 from app.tape.files import SegmentFile
 from app.tape.queue import TapeQueue
-from app.tape.rows import row_of
+from app.tape.rows import Packed, encoded
 from app.tape.taken import Taken
-from nereid_client.tape.segments import OPEN, encode_row
+from nereid_client.tape.segments import OPEN
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,8 @@ SEGMENT_S: Final = 600.0
 RETRY_S: Final = 1.0
 """Time after an error of the disk in which it is not tried again."""
 RETAIN_S: Final = 60.0
-_BATCH_ROWS: Final = 64
+_BATCH_ROWS: Final = 256
 _BATCH_BYTES: Final = 4 << 20
-_LISTENS: Final = 4
-"""Rows after which the event loop may have the interpreter."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -78,7 +76,7 @@ class TapeWriter:
         self._opened = self._synced = self._retained = self._looked = 0.0
         self._refused_until = 0.0
         self._scarce = self._complained = False
-        self._number = self._rows = 0
+        self._number = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tape", daemon=True)
 
@@ -108,7 +106,7 @@ class TapeWriter:
             logger.exception("the tape goes on after an error")
 
     def _flush(self) -> None:
-        batch, nbytes = list[Taken](), 0
+        batch, nbytes = list[Taken | Packed](), 0
         while (taken := self._queue.take()) is not None:
             batch.append(taken)
             nbytes += taken.nbytes
@@ -118,43 +116,44 @@ class TapeWriter:
         if batch:
             self._write(batch, nbytes)
 
-    def _write(self, batch: list[Taken], nbytes: int) -> None:
+    def _write(self, batch: list[Taken | Packed], nbytes: int) -> None:
         """Write some rows, or count them as lost; forget them."""
         try:
             self._append(batch)
         finally:
             self._queue.taken_out(nbytes)
 
-    def _append(self, batch: list[Taken]) -> None:
+    def _append(self, batch: list[Taken | Packed]) -> None:
         now = time.monotonic()
         if self._is_scarce(now) or now < self._refused_until:
             self._counts.lost[SPACE if self._scarce else DISK] += len(batch)
             return
-        encoded = self._encoded(batch)
+        rows = self._encoded(batch)
         try:
             segment = self._open(now)
-            segment.write([part for _, parts in encoded for part in parts])
+            segment.write([part for *_, parts in rows for part in parts])
         except OSError as error:
-            self._counts.lost[DISK] += len(encoded)
+            self._counts.lost[DISK] += len(rows)
             self._abandon(now, error)
             return
         self._complained = False
-        for taken, parts in encoded:
+        for model, wall_ns, parts in rows:
             size = sum(map(len, parts))
-            segment.counted.count(taken.wall_ns, taken.rules.model, size)
+            segment.counted.count(wall_ns, model, size)
             self._counts.nbytes += size
-        self._counts.rows += len(encoded)
+        self._counts.rows += len(rows)
         if segment.size >= self._limits.segment_bytes:
             self._seal()
 
-    def _encoded(self, batch: list[Taken]) -> list[tuple[Taken, list[Any]]]:
-        found = []
-        for taken in batch:
-            self._rows += 1
-            if self._rows % _LISTENS == 0:
-                time.sleep(0)
+    def _encoded(self, batch: list[Taken | Packed]) -> list[tuple[str, int, list[Any]]]:
+        """Return model, arrival and buffers of rows; those that cannot be written are counted."""
+        found = list[tuple[str, int, list[Any]]]()
+        for row in batch:
+            if isinstance(row, Packed):
+                found.append((row.model, row.wall_ns, [row.data]))
+                continue
             try:
-                found.append((taken, encode_row(row_of(taken, self._ingress, self._rows))))
+                found.append((row.rules.model, row.wall_ns, encoded(row, self._ingress)))
             except Exception:
                 if not self._counts.lost[FAULT]:
                     logger.exception("a row of the tape could not be written; more are only counted")

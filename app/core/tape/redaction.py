@@ -5,8 +5,8 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from app.core.tape.spec import PARAMETER, TapeSpec, Treatment
-from app.core.tensors import Parameters, Tensor
-from nereid_client.tape.rows import HASH, KEPT, OMITTED, SIZE, TapeTensor, elements
+from app.core.tensors import Parameters
+from nereid_client.tape.rows import HASH, KEPT, OMITTED, SIZE, elements
 
 HASH_BYTES: Final = 16
 
@@ -17,29 +17,38 @@ class Redaction:
     Args:
         spec: of the model.
         key: of the hashes, so that nobody without it can try out what a value was.
+
+    Attributes:
+        hashes: whether it makes any of tensors, which takes a while for large ones.
     """
 
     def __init__(self, spec: TapeSpec, key: bytes) -> None:
         self._fields: Mapping[str, Treatment] = spec.fields
         self._others = spec.fields.get(f"{PARAMETER}*", "drop")
         self._key = key
+        self.hashes = any(
+            each == "hash" for name, each in spec.fields.items() if not name.startswith(PARAMETER)
+        )
 
     def treatment(self, name: str, datatype: str) -> Treatment:
         """Return what becomes of a tensor."""
         return self._fields.get(name) or ("size" if datatype == "BYTES" else "keep")
 
-    def tensor(self, tensor: Tensor) -> TapeTensor:
-        """Return what is recorded of a tensor; its data is not copied."""
-        treatment = self.treatment(tensor.name, tensor.datatype)
-        data: Any = tensor.data
-        described = tensor.name, tensor.datatype, tensor.shape
+    def treated(self, treatment: Treatment, datatype: str, data: Any) -> tuple[str, int, Any]:
+        """Return state, size and recorded bytes of a tensor; what is kept is not copied.
+
+        Args:
+            treatment: what becomes of it.
+            datatype: of the tensor.
+            data: its bytes.
+        """
         if treatment == "keep":
-            return TapeTensor(*described, data, len(data), KEPT)
-        if treatment == "hash":
-            return TapeTensor(*described, self._hashes(tensor), len(data), HASH)
+            return KEPT, len(data), data
         if treatment == "size":
-            return TapeTensor(*described, b"", len(data), SIZE)
-        return TapeTensor(*described, b"", 0, OMITTED)
+            return SIZE, len(data), b""
+        if treatment == "hash":
+            return HASH, len(data), self._hashes(datatype, data)
+        return OMITTED, 0, b""
 
     def parameters(self, given: Parameters) -> Parameters:
         """Return the parameters that are recorded, hashes as texts."""
@@ -57,14 +66,14 @@ class Redaction:
         fields, others = self._fields, self._others
         return any(fields.get(PARAMETER + name, others) != "keep" for name in given)
 
-    def _hashes(self, tensor: Tensor) -> bytes:
+    def _hashes(self, datatype: str, data: Any) -> bytes:
         """Return the hash of each element of BYTES, or that of all numbers."""
-        if tensor.datatype == "BYTES":
+        if datatype == "BYTES":
             try:
-                return b"".join(map(self._hash, elements(tensor.data)))
+                return b"".join(map(self._hash, elements(data)))
             except ValueError:  # the request was refused for it: its lengths are wrong
                 pass
-        return self._hash(tensor.data)
+        return self._hash(data)
 
     def _hash(self, value: Any) -> bytes:
         return blake2b(value, digest_size=HASH_BYTES, key=self._key).digest()

@@ -69,7 +69,12 @@ def encode(kind: int, moment: int, head: bytes, body: Sequence[Any] = ()) -> lis
         moment: ns since the epoch.
         head: at most `MAX_HEAD` bytes.
         body: contiguous buffers of bytes, of any number and size.
+
+    Raises:
+        ValueError: the head is longer.
     """
+    if len(head) > MAX_HEAD:
+        raise ValueError(f"{len(head)} bytes describe a record, more than {MAX_HEAD}")
     size = sum(map(len, body))
     checked = size <= CHECKED
     body_sum = 0

@@ -7,8 +7,9 @@ the rows to know what there is.
 import errno
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,8 +69,13 @@ class _Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 _PLAIN: Final = tuple(name for name in _Head.__struct_fields__ if name not in ("inputs", "responses"))
+_plain_values: Final = attrgetter(*_PLAIN)
+_INPUTS: Final = _Head.__struct_fields__.index("inputs")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_Head).decode
+
+Described = tuple[str, str, tuple[int, ...], int, str, int]
+"""A tensor in a row's head: name, datatype, shape, bytes that it had, state, bytes that are in the body."""
 
 
 def encode_row(row: Row) -> list[Any]:
@@ -84,12 +90,24 @@ def encode_row(row: Row) -> list[Any]:
         (each.offset_ns, _described(each.outputs, body), each.code, each.error, each.final)
         for each in row.responses
     ]
-    head = [getattr(row, name) for name in _PLAIN]
-    head[16:16] = (inputs, responses)
-    return encode(ROW, row.arrived_ns, _encode(head), body)
+    plain = _plain_values(row)
+    return encode_fields((*plain[:_INPUTS], inputs, responses, *plain[_INPUTS:]), body)
 
 
-def _described(tensors: tuple[TapeTensor, ...], body: list[Any]) -> list[tuple[Any, ...]]:
+def encode_fields(fields: tuple[Any, ...], body: Sequence[Any]) -> list[Any]:
+    """Return the buffers of a row that is given as the values of `Row`'s fields, in their order.
+
+    Args:
+        fields: tensors in them are `Described`, responses tuples of their fields.
+        body: the data of these tensors, in their order, without that of empty ones.
+
+    Raises:
+        ValueError: the fields take more than `MAX_HEAD`.
+    """
+    return encode(ROW, fields[0], _encode(fields), body)
+
+
+def _described(tensors: tuple[TapeTensor, ...], body: list[Any]) -> list[Described]:
     found = []
     for tensor in tensors:
         stored = len(tensor.data)
