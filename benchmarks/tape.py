@@ -67,7 +67,7 @@ def cells(bench: Path, protocols: Sequence[str]) -> Iterator[Cell]:
         yield from (Cell(known[name], protocol, connections) for protocol in protocols)
 
 
-def row(measured: Sequence[Measurement]) -> tuple[str, ...]:
+def row(measured: Sequence[Measurement]) -> list[str]:
     """Return the line of a cell."""
     by_side = {name: [each for each in measured if each.server == name] for name in ("off", "on")}
     pairs = list(zip(by_side["off"], by_side["on"], strict=True))
@@ -78,7 +78,7 @@ def row(measured: Sequence[Measurement]) -> tuple[str, ...]:
         medians = [statistics.median(side) for side in zip(*values, strict=True)]
         figures += [f"{value:,.{digits}f}" for value in medians]
         figures += [f"{statistics.median(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
-    return (measured[0].cell, *figures)
+    return [measured[0].cell, *figures]
 
 
 def recorded(server: Server) -> list[str]:

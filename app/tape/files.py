@@ -125,6 +125,14 @@ class SegmentFile:
             self.dirty = False
             os.fdatasync(self._descriptor)
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to it."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def seal(self) -> None:
         """End the segment; without rows, remove it.
 
@@ -188,12 +196,13 @@ def retain(directory: Path, max_bytes: int, oldest: float) -> list[Path]:
         OSError: the directory cannot be read.
     """
     segments, total = [], 0
-    for entry in os.scandir(directory):
-        with suppress(FileNotFoundError):  # another ingress has removed or sealed it
-            if entry.name.endswith((SEALED, OPEN)):
-                status = entry.stat()
-                total += status.st_size
-                segments.append((status.st_mtime, status.st_size, Path(entry.path)))
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # another ingress has removed or sealed it
+                if entry.name.endswith((SEALED, OPEN)):
+                    status = entry.stat()
+                    total += status.st_size
+                    segments.append((status.st_mtime, status.st_size, Path(entry.path)))
     removed = []
     for modified, size, path in sorted(each for each in segments if each[2].suffix == SEALED):
         if total <= max_bytes and modified >= oldest:

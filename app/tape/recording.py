@@ -88,21 +88,19 @@ class Tapped:
         elif random() < self._rate:
             chosen = "rate"
         if not chosen and not self._decoupled:
-            return self._watched(request, sink) if self._watches else self._submit(request, sink)
+            if not self._watches:
+                return self._submit(request, sink)
+            arrived, token = monotonic_ns(), self._token()
+            try:
+                return self._submit(request, partial(self._watch, request, sink, arrived, token))
+            except Exception as error:
+                Recording(self, request, sink, "", arrived, token).refused(error)
+                raise
         recording = Recording(self, request, sink, chosen)
         try:
             return self._submit(request, recording.receive)
         except Exception as error:
             recording.refused(error)
-            raise
-
-    def _watched(self, request: InferRequest, sink: Sink) -> Call:
-        """Submit a request that is recorded only if it fails, or is slow."""
-        arrived, token = monotonic_ns(), self._token()
-        try:
-            return self._submit(request, partial(self._watch, request, sink, arrived, token))
-        except Exception as error:
-            Recording(self, request, sink, "", arrived, token).refused(error)
             raise
 
     def _watch(

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from app.core.errors import ErrorCode
-from app.core.tape.redaction import Redaction
-from app.core.tensors import InferResponse, Tensor
+from app.core.tape.redaction import DEFAULTS, Redaction
+from app.core.tensors import InferResponse, Parameters, Tensor
 from app.tape.taken import Missing, Taken
-from nereid_client.tape.rows import CANCELLED, NO_REPLAY, OMITTED, PARAMETERS, REDACTED
+from nereid_client.tape.rows import CANCELLED, KEPT, NO_REPLAY, OMITTED, PARAMETERS, REDACTED
 from nereid_client.tape.segments import Described, encode_fields
 
 PACKED_BYTES: Final = 16 << 10
@@ -47,28 +47,29 @@ def encoded(taken: Taken, ingress: str) -> list[Any]:
     Raises:
         ValueError: its names and parameters are too long.
     """
-    request, rules = taken.request, taken.rules
-    redact, flags = rules.redaction, set(taken.flags)
+    request, redact, flags = taken.request, taken.rules.redaction, set(taken.flags)
     body: list[Any] = []
-    version = ""
     inputs = _tensors(redact, request.inputs, body, flags)
-    responses = []
+    responses, version = [], ""
     for offset_ns, response in taken.responses:
         version = version or response.model_version
         responses.append(_response(redact, offset_ns, response, body, flags))
-    kept = {}
-    if request.parameters:
-        kept = redact.parameters(request.parameters)
-        if redact.leaves_out(request.parameters):
-            flags |= {REDACTED, PARAMETERS}
-    if rules.spec.replay == "never":
+    kept = _parameters(taken, flags) if request.parameters else {}
+    if taken.rules.spec.replay == "never":
         flags.add(NO_REPLAY)
-    fields = (
+    said = (kept, inputs, responses, taken.reason, taken.probability, sorted(flags))
+    return encode_fields((*_plain(taken, ingress, version), *said), body)
+
+
+def _plain(taken: Taken, ingress: str, version: str) -> tuple[Any, ...]:
+    """Return the fields of a row up to its parameters."""
+    request = taken.request
+    return (
         taken.wall_ns,
         taken.arrived,
         ingress,
         taken.number,
-        rules.model,
+        taken.rules.model,
         request.model_version,
         version,
         request.id,
@@ -79,23 +80,29 @@ def encoded(taken: Taken, ingress: str) -> list[Any]:
         request.timeout_us,
         taken.token,
         [output.name for output in request.outputs],
-        kept,
-        inputs,
-        responses,
-        taken.reason,
-        taken.probability,
-        sorted(flags),
     )
-    return encode_fields(fields, body)
+
+
+def _parameters(taken: Taken, flags: set[str]) -> Parameters:
+    redact, given = taken.rules.redaction, taken.request.parameters
+    if redact.leaves_out(given):
+        flags |= {REDACTED, PARAMETERS}
+    return redact.parameters(given)
 
 
 def _tensors(
     redact: Redaction, tensors: Sequence[Tensor], body: list[Any], flags: set[str]
 ) -> list[Described]:
-    found = []
+    found, fields = [], redact.fields
     for tensor in tensors:
         name, datatype, data = tensor.name, tensor.datatype, tensor.data
-        treatment = redact.treatment(name, datatype)
+        treatment = fields.get(name) or DEFAULTS.get(datatype, "keep")
+        if treatment == "keep" and type(data) is not Missing:  # most are, and calls take as long as the rest
+            size = len(data)
+            if size:
+                body.append(data)
+            found.append((name, datatype, tensor.shape, size, KEPT, size))
+            continue
         if treatment != "keep":
             flags.add(REDACTED)
         if type(data) is Missing:

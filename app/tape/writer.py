@@ -1,5 +1,6 @@
 """The thread that writes a tape: whatever the disk does, only this thread waits for it."""
 
+import errno
 import logging
 import os
 import threading
@@ -185,6 +186,9 @@ class TapeWriter:
         if segment is not None and now - self._synced >= SYNC_S:
             self._synced = now
             segment.sync()
+            if not segment.is_in_place:  # somebody has removed or renamed it: nobody would find the rows
+                self._abandon(now, OSError(errno.ENOENT, "its file is gone", str(segment.path)))
+                segment = None
         if segment is not None and now - self._opened >= self._limits.segment_s:
             self._seal()
         if now - self._retained >= RETAIN_S or not self._retained:

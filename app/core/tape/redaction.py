@@ -9,6 +9,8 @@ from app.core.tensors import Parameters
 from nereid_client.tape.rows import HASH, KEPT, OMITTED, SIZE, elements
 
 HASH_BYTES: Final = 16
+DEFAULTS: Final[Mapping[str, Treatment]] = {"BYTES": "size"}
+"""What becomes of tensors that are not named, by datatype; others are kept."""
 
 
 class Redaction:
@@ -19,11 +21,12 @@ class Redaction:
         key: of the hashes, so that nobody without it can try out what a value was.
 
     Attributes:
+        fields: what becomes of tensors and parameters that are named.
         hashes: whether it makes any of tensors, which takes a while for large ones.
     """
 
     def __init__(self, spec: TapeSpec, key: bytes) -> None:
-        self._fields: Mapping[str, Treatment] = spec.fields
+        self.fields: Mapping[str, Treatment] = spec.fields
         self._others = spec.fields.get(f"{PARAMETER}*", "drop")
         self._key = key
         self.hashes = any(
@@ -32,7 +35,7 @@ class Redaction:
 
     def treatment(self, name: str, datatype: str) -> Treatment:
         """Return what becomes of a tensor."""
-        return self._fields.get(name) or ("size" if datatype == "BYTES" else "keep")
+        return self.fields.get(name) or DEFAULTS.get(datatype, "keep")
 
     def treated(self, treatment: Treatment, datatype: str, data: Any) -> tuple[str, int, Any]:
         """Return state, size and recorded bytes of a tensor; what is kept is not copied.
@@ -54,7 +57,7 @@ class Redaction:
         """Return the parameters that are recorded, hashes as texts."""
         found: Parameters = {}
         for name, value in given.items():
-            treatment = self._fields.get(PARAMETER + name, self._others)
+            treatment = self.fields.get(PARAMETER + name, self._others)
             if treatment == "keep":
                 found[name] = value
             elif treatment == "hash":
@@ -63,7 +66,7 @@ class Redaction:
 
     def leaves_out(self, given: Parameters) -> bool:
         """Return whether a request cannot be sent again as it was for want of a parameter."""
-        fields, others = self._fields, self._others
+        fields, others = self.fields, self._others
         return any(fields.get(PARAMETER + name, others) != "keep" for name in given)
 
     def _hashes(self, datatype: str, data: Any) -> bytes:

@@ -24,7 +24,7 @@ class Bench:
 
     def __init__(self, repository: Path, directory: Path, **flags: Any) -> None:
         self.directory = directory
-        self.port, self.grpc_port = free_port(), free_port()
+        self.port, self.grpc_port, self.openai_port = free_port(), free_port(), 0
         given = {
             "model_repository": str(repository),
             "http_port": self.port,

@@ -1,6 +1,7 @@
 """Requests of all fronts are recorded, with what clients sent and got."""
 
 import json
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -8,8 +9,14 @@ from http.client import HTTPConnection
 import numpy as np
 import pytest
 import tritonclient.grpc
+import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
+from app.core.inference import Call, Sink
+from app.core.tensors import InferRequest
+from app.native.choice import is_native
+from app.tape.recording import Tapped
+from tests.server import free_port
 from tests.unit.app.tape.bench import ROW, Bench
 from tests.unit.nereid.engine.repositories import DECOUPLED, FP32, add_ensemble, add_model
 
@@ -40,7 +47,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         repository, "named", config=FP32, files={"tape.yaml": "rate: 1\nfields: {IN: hash}\nreplay: never\n"}
     )
     add_ensemble(repository, "chain", "double", "double")
-    with closing(Bench(repository, directory)) as made:
+    openai = free_port()
+    with closing(
+        Bench(repository, directory, allow_client_shm=True, allow_tfserving=True, openai_port=openai)
+    ) as made:
+        made.openai_port = openai
         yield made
 
 
@@ -138,14 +149,80 @@ def test_streams_are_recorded_with_the_times_of_their_responses(bench: Bench) ->
     ],
 )
 def test_json_is_recorded_as_tensors(bench: Bench, path: str, body: dict[str, object]) -> None:
-    with closing(HTTPConnection("127.0.0.1", bench.port, timeout=20)) as connection:
-        connection.request("POST", path, json.dumps(body))
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        answer.read()
+    post(bench.port, path, body)
     (row,) = bench.rows(1, lambda row: row.id == body["id"])
     assert row.inputs[0].array().tolist() == [1, 2]
     assert row.responses[0].outputs[0].array().tolist() == [2, 4]
+
+
+def test_tensorflow_servings_requests_are_recorded(bench: Bench) -> None:
+    before = {row.key for row in bench.rows(0)}
+    post(bench.port, "/v1/models/double:predict", {"inputs": {"IN": [3.0, 4.0]}})
+    (row,) = bench.rows(1, lambda row: row.key not in before)
+    assert (row.model, row.inputs[0].array().tolist()) == ("double", [3, 4])
+    assert row.responses[0].outputs[0].array().tolist() == [6, 8]
+
+
+def test_openais_requests_are_recorded(bench: Bench) -> None:
+    before = {row.key for row in bench.rows(0)}
+    post(bench.openai_port, "/v1/completions", {"model": "echo", "prompt": "a prompt"})
+    (row,) = bench.rows(1, lambda row: row.key not in before)
+    assert (row.model, row.inputs[0].datatype, row.inputs[0].state) == ("echo", "BYTES", "size")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("offset", [8, 0], ids=["beside", "in place"])
+def test_tensors_in_memory_of_clients_are_recorded(bench: Bench, protocol: str, offset: int) -> None:
+    module, client = getattr(tritonclient, protocol), getattr(bench, protocol)
+    key, name = f"/nereid-{uuid.uuid4().hex}", f"{protocol}-{offset}"
+    handle = shm.create_shared_memory_region(name, key, 16)
+    try:
+        client.register_system_shared_memory(name, key, 16)
+        shm.set_shared_memory_region(handle, [ROW])
+        given, wanted = module.InferInput("IN", [2], "FP32"), module.InferRequestedOutput("OUT")
+        given.set_shared_memory(name, 8)
+        wanted.set_shared_memory(name, 8, offset=offset)
+        client.infer("double", [given], outputs=[wanted], request_id=name)
+        shm.set_shared_memory_region(handle, [np.zeros(4, np.float32)])  # they are the client's again
+        (row,) = bench.rows(1, lambda row: row.id == name)
+        assert row.inputs[0].array().tolist() == ROW.tolist()
+        assert row.responses[0].outputs[0].array().tolist() == (2 * ROW).tolist()
+        assert (row.requested, row.flags) == (("OUT",), ())
+    finally:
+        client.unregister_system_shared_memory(name)
+        shm.destroy_shared_memory_region(handle)
+
+
+def post(port: int, path: str, body: dict[str, object]) -> None:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        told = answer.read()
+        assert answer.status == 200, told
+
+
+@pytest.mark.skipif(not is_native("auto"), reason="the data plane is not compiled")
+@pytest.mark.parametrize(("protocol", "sink"), [("http", "Matched"), ("grpc", "CallSink")])
+def test_compiled_ways_are_taken_beside_a_tape(bench: Bench, protocol: str, sink: str) -> None:
+    entry, seen = bench.engine.entry("double"), list[str]()
+    target = entry.target
+
+    class Spy:
+        available = True
+
+        def submit(self, request: InferRequest, sink: Sink) -> Call:
+            seen.append(type(sink).__name__)
+            return target.submit(request, sink)
+
+    vars(entry)["target"] = Spy()
+    try:
+        for number in range(5):
+            bench.over(protocol, "double", ROW + number, request_id=f"c-{protocol}")
+    finally:
+        vars(entry)["target"] = target
+    assert type(target) is Tapped
+    assert seen[1:] == [sink] * 4  # Python reads the first, and the others are known by it
+    assert len(bench.rows(5, lambda row: row.id == f"c-{protocol}")) == 5
 
 
 def test_nothing_was_dropped(bench: Bench) -> None:

@@ -2,14 +2,14 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from app.core.tensors import InferRequest, InferResponse, Tensor
-from app.tape import writer
+from app.tape import files, writer
 from app.tape.counts import TapeCounts
 from app.tape.files import SegmentFile
 from app.tape.queue import TapeQueue
@@ -58,6 +58,13 @@ class Bench:
             taken.wall_ns = self.put_in
             taken.add(1, InferResponse("m", "1"), request)
             self.queue.put(taken)
+
+    def put_until(self, condition: Callable[[], bool]) -> None:
+        def reached() -> bool:
+            self.put(1)
+            return condition()
+
+        block_until(reached)
 
     def settled(self) -> bool:
         return self.counts.rows + sum(self.counts.dropped.values()) == self.put_in
@@ -127,7 +134,7 @@ def test_a_full_disk_costs_rows_until_there_is_room(tmp_path: Path) -> None:
         block_until(bench.settled)
         assert (bench.counts.rows, bench.counts.dropped["disk"]) == (3, 100)
         Disk.error = None
-        block_until(lambda: (bench.put(1), bench.counts.rows > 3)[1])
+        bench.put_until(lambda: bench.counts.rows > 3)
         block_until(bench.settled)
         assert len(bench.ids()) == bench.counts.rows
 
@@ -143,17 +150,27 @@ def test_a_directory_that_goes_away_costs_rows_until_it_is_back(tmp_path: Path) 
         block_until(bench.settled)
         assert bench.counts.dropped["disk"] == 10
         place.unlink()
-        block_until(lambda: (bench.put(1), bench.counts.rows > 1)[1])
+        bench.put_until(lambda: bench.counts.rows > 1)
+        block_until(bench.settled)
+
+
+def test_a_segment_that_is_removed_is_not_written_on(tmp_path: Path) -> None:
+    with writing(tmp_path) as bench:
+        bench.put(1)
+        block_until(bench.settled)
+        (segment,) = Tape(tmp_path).segments()
+        segment.path.unlink()
+        bench.put_until(lambda: bool(list(tmp_path.rglob("*.open"))))
         block_until(bench.settled)
 
 
 def test_a_disk_without_room_gets_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with writing(tmp_path) as bench:
-        monkeypatch.setattr(writer.files, "is_scarce", lambda node: True)
-        block_until(lambda: (bench.put(1), bench.counts.dropped["space"] > 0)[1])
+        monkeypatch.setattr(files, "is_scarce", lambda node: True)
+        bench.put_until(lambda: bench.counts.dropped["space"] > 0)
         monkeypatch.undo()
         before = bench.counts.rows
-        block_until(lambda: (bench.put(1), bench.counts.rows > before)[1])
+        bench.put_until(lambda: bench.counts.rows > before)
         block_until(bench.settled)
 
 
