@@ -25,6 +25,7 @@ class EngineArguments:
         max_num_batched_tokens: new prompts join a step until they have so many tokens together.
         max_num_waiting: how many requests wait to be continued.
         prefix_cache_bytes: of keys and values of beginnings that prompts share; 0 for none.
+        quantization: "int8" has linear layers of 8 bits, which compute in bfloat16 on the CPU; None for none.
     """
 
     model: str = "."
@@ -34,6 +35,7 @@ class EngineArguments:
     max_num_batched_tokens: int = 2048
     max_num_waiting: int = 256
     prefix_cache_bytes: int = 512 << 20
+    quantization: str | None = None
 
 
 def read_arguments(directory: str) -> EngineArguments:
@@ -56,7 +58,7 @@ def read_arguments(directory: str) -> EngineArguments:
     arguments = EngineArguments(**given)
     if not isinstance(arguments.model, str):
         raise ValueError(f"model must be a text, got {arguments.model!r}")
-    for name in known.keys() - {"model", "dtype"}:
+    for name in known.keys() - {"model", "dtype", "quantization"}:
         value = getattr(arguments, name)
         least = 0 if name == "prefix_cache_bytes" else 1
         if value is not None and (type(value) is not int or value < least):
@@ -64,6 +66,10 @@ def read_arguments(directory: str) -> EngineArguments:
             raise ValueError(f"{name} must be {kind}, got {value!r}")
     if arguments.dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {arguments.dtype!r}")
+    if arguments.quantization not in (None, "int8"):
+        raise ValueError(f"quantization must be int8, got {arguments.quantization!r}")
+    if arguments.quantization and arguments.dtype not in ("auto", "bfloat16"):
+        raise ValueError(f"quantization int8 computes in bfloat16, dtype is {arguments.dtype!r}")
     return arguments
 
 

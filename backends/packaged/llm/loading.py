@@ -12,11 +12,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from backends.packaged.llm.engine.generation import ModelFacts
+from backends.packaged.llm.int8 import quantize
 from backends.transformers_files import listed
 
 
-def load_model(folder: str, dtype: str, device: torch.device) -> Any:
+def load_model(folder: str, dtype: str, device: torch.device, int8: bool = False) -> Any:
     """Load the weights; code and pickles of the folder are refused.
+
+    Args:
+        folder: as `save_pretrained` writes it.
+        dtype: of the weights, "auto" as the folder has them.
+        device: to compute on.
+        int8: have linear layers of 8 bits, and the rest in bfloat16.
 
     Raises:
         ValueError: tensors are missing or of another shape; transformers would draw them by lot.
@@ -24,7 +31,7 @@ def load_model(folder: str, dtype: str, device: torch.device) -> Any:
     disable_progress_bar()
     model, report = AutoModelForCausalLM.from_pretrained(
         folder,
-        dtype=dtype,
+        dtype="bfloat16" if int8 else dtype,
         use_safetensors=True,
         trust_remote_code=False,
         local_files_only=True,
@@ -32,6 +39,8 @@ def load_model(folder: str, dtype: str, device: torch.device) -> Any:
         output_loading_info=True,
     )
     _refuse_gaps(folder, type(model).__name__, report)
+    if int8:
+        quantize(model)
     return model.to(device).eval()
 
 

@@ -88,7 +88,9 @@ class TritonPythonModel:
         device = torch.device("cuda", device_id) if on_gpu else torch.device("cpu")
         if not on_gpu:
             torch.set_num_threads(instance_threads(config))
-        model = loading.load_model(folder, arguments.dtype, device)
+        if arguments.quantization and (on_gpu or adapters):
+            raise ValueError("quantization int8 is for the CPU, and for models without adapters")
+        model = loading.load_model(folder, arguments.dtype, device, arguments.quantization == "int8")
         if adapters:
             add_adapters(model, adapters, adapters_of)
         tokenizer = loading.load_tokenizer(folder)

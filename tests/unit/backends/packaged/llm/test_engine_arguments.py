@@ -34,6 +34,11 @@ def test_defaults(directory: Path) -> None:
     ("arguments", "message"),
     [
         ({"modle": "weights"}, "unknown engine argument 'modle' in"),
+        ({"quantization": "awq"}, "quantization must be int8, got 'awq'"),
+        (
+            {"quantization": "int8", "dtype": "float32"},
+            "quantization int8 computes in bfloat16, dtype is 'float32'",
+        ),
         ({"dtype": "int4"}, "dtype must be one of auto, float32, float16, bfloat16, got 'int4'"),
         ({"max_num_seqs": 0}, "max_num_seqs must be a positive integer, got 0"),
         ({"max_model_len": True}, "max_model_len must be a positive integer, got True"),
