@@ -17,6 +17,7 @@ _SERVER_ANSWER_S: Final = 5.0
 """Time for the raylet and the GCS to answer, which are rarely busy themselves, on a busy machine."""
 _ACTOR_ANSWER_S: Final = 10.0
 """Time for the controller and other actors: one with hundreds of replicas takes seconds for a round."""
+_RECONNECT_MS: Final = 1000
 _CONTROLLER: Final = "SERVE_CONTROLLER_ACTOR"
 
 Ask = Callable[[], Awaitable[Process | None]]
@@ -208,7 +209,10 @@ def _server_part(name: str, address: str, found: Process | None, log: str) -> Pa
     """Return a part that answers gRPC's health protocol."""
     from ray._private.grpc_utils import init_grpc_channel
 
-    channel = init_grpc_channel(address, [("grpc.enable_http_proxy", 0)])
+    # By default gRPC waits up to two minutes before it connects again: so long changes would be refused after
+    # the head is back.
+    backoff = [(f"grpc.{which}_reconnect_backoff_ms", _RECONNECT_MS) for which in ("initial", "min", "max")]
+    channel = init_grpc_channel(address, [("grpc.enable_http_proxy", 0), *backoff])
     check = channel.unary_unary("/grpc.health.v1.Health/Check")
 
     async def ask() -> None:

@@ -4,13 +4,16 @@ import asyncio
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import grpc
 import pytest
 
 from app.core.system.processes import Process, process
 from app.ray_adapter import cluster_health
 from app.ray_adapter.cluster_health import ClusterHealth, Part
+from tests.server import free_port
 from tests.waiting import block_until, let_run, until
 
 ANSWER_S = 0.01
@@ -174,6 +177,23 @@ async def test_part_that_fell_silent_was_of_no_use_since_it_was_asked(
     assert health.lasting(5.0, 105.0) == "it does not answer" and not part.lasts(5.0, 105.0)
     assert not health.lasting(5.1, 105.0)
     asking.cancel()
+
+
+async def test_server_that_was_away_is_found_soon_after_it_is_back() -> None:
+    port = free_port()
+    part = cluster_health._server_part("Ray's GCS", f"127.0.0.1:{port}", None, "")
+    asking = asyncio.create_task(part.keep_asking())
+    await asyncio.sleep(7)  # gRPC would wait for four seconds by now, and for two minutes in the end
+    answer = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+    health = grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": answer})
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[health])
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    try:
+        await asyncio.wait_for(until(lambda: part._known), 2.5)
+    finally:
+        asking.cancel()
+        server.stop(None)
 
 
 def test_health_tells_what_is_wrong_for_long(sleeper: "subprocess.Popen[bytes]") -> None:

@@ -7,6 +7,8 @@ import sys
 
 PROGRAM = """
 import threading, time
+from nereid.internals import load_internals
+load_internals()
 from nereid.server.launcher import _stop_on_signal
 
 class Supervisor:
