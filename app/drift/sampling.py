@@ -18,14 +18,15 @@ class Sampler:
     The share of requests follows their rate; a bucket of tokens bounds the rows whatever the rate does.
 
     Attributes:
+        limit: rows a second.
         left: requests until the next one that is counted, itself included.
     """
 
-    __slots__ = ("_at", "_drawn", "_filled", "_limit", "_passed", "_random", "_rows", "_tokens", "left")
+    __slots__ = ("_at", "_drawn", "_filled", "_passed", "_random", "_rows", "_tokens", "left", "limit")
 
     def __init__(self, limit: float, now: float, draw: Callable[[], float] = random.random) -> None:
         """Count at most `limit` rows a second."""
-        self._limit, self._random = limit, draw
+        self.limit, self._random = limit, draw
         self._at = self._filled = now
         self._tokens, self._rows = limit, 1.0
         self._drawn = self.left = 1
@@ -35,7 +36,7 @@ class Sampler:
         """Return how many rows of this request are counted, none perhaps; draw the next one."""
         self._passed += self._drawn
         self._rows = _STEADY * self._rows + (1 - _STEADY) * min(rows, MOST_ROWS)
-        self._tokens = min(self._tokens + (now - self._filled) * self._limit, max(self._limit, MOST_ROWS))
+        self._tokens = min(self._tokens + (now - self._filled) * self.limit, max(self.limit, MOST_ROWS))
         self._filled = now
         self._draw(now)
         taken = min(rows, MOST_ROWS, int(self._tokens))
@@ -49,10 +50,10 @@ class Sampler:
 
     def _draw(self, now: float) -> None:
         elapsed = now - self._at
-        share = self._limit * max(elapsed, 1e-9) / max(self._passed * self._rows, 1e-9)
+        share = self.limit * max(elapsed, 1e-9) / max(self._passed * self._rows, 1e-9)
         if elapsed >= _ADJUST_S:
             self._at, self._passed = now, 0
-        elif self._passed * self._rows < self._limit * _ADJUST_S:
+        elif self._passed * self._rows < self.limit * _ADJUST_S:
             share = 1.0  # too little was seen to count fewer
         self._drawn = 1 if share >= 1 else 1 + int(math.log(1 - self._random()) / math.log1p(-share))
         self.left = self._drawn

@@ -53,15 +53,19 @@ class DriftTap:
         spec = entry.drift or _DEFAULT
         versions = [entry] if entry.rival is None else [entry, entry.rival]
         if spec.rows_per_second and any((each.name, each.version) in self._counted for each in versions):
-            sampler = self._samplers.get(entry.name)
-            if sampler is None:
-                sampler = self._samplers[entry.name] = Sampler(spec.rows_per_second, monotonic())
-            target = CountedTarget(entry, target, self, sampler)
+            target = CountedTarget(entry, target, self, self._sampler(entry.name, spec.rows_per_second))
         if spec.inputs:
             target = AdmittedTarget(
                 target, Rules(entry.model, spec.inputs, self._references(entry)), self.tally
             )
         return target
+
+    def _sampler(self, model: str, limit: float) -> Sampler:
+        """Return what chooses the requests of a model, of all its versions together."""
+        sampler = self._samplers.get(model)
+        if sampler is None or sampler.limit != limit:
+            sampler = self._samplers[model] = Sampler(limit, monotonic())
+        return sampler
 
     @property
     def known(self) -> list[str]:

@@ -13,6 +13,7 @@ from app.core.rollout.split import WHOLE, Split
 from app.core.tensors import InferRequest, InferResponse
 from app.rollout.answer import Answer
 from app.rollout.candidate_call import CandidateCall
+from app.rollout.classes import classes_of
 from app.rollout.counted_call import CountedCall
 from app.rollout.flights import Flights
 from app.rollout.mirror import Mirror
@@ -102,7 +103,7 @@ class LiveSplit:
             return CandidateCall.start(self, candidate, request, sink, self.split.stable_on_error)
         if self._mirrors(request):
             sink = partial(self._deliver_and_mirror, request, Answer(request), sink)
-        send = partial(self.stable.route.submit, request)
+        send = partial(self.send, self.stable, request)
         return CountedCall.start(self, False, request, send, sink)
 
     def look(self) -> None:
@@ -123,6 +124,8 @@ class LiveSplit:
 
     def send(self, entry: VersionEntry, request: InferRequest, sink: Sink) -> Call:
         """Start a request of one of the two versions."""
+        if self.split.classes and not request.mirrored:
+            sink = partial(self._deliver_counted, entry, sink)
         return entry.route.submit(request, sink)
 
     def entry(self, is_candidate: bool) -> VersionEntry:
@@ -218,6 +221,13 @@ class LiveSplit:
             self._mirror.repeat(
                 request, expected, self._candidate, self.send, self._tally, rules, self.hang_s
             )
+
+    def _deliver_counted(self, entry: VersionEntry, sink: Sink, response: InferResponse) -> None:
+        """Deliver a response, then count its classes."""
+        sink(response)
+        if response.failure is None and response.outputs:
+            found = classes_of(response.outputs, self.split.classes, entry.batched)
+            self._outcomes.of(entry.version == self.split.candidate).add_classes(found)
 
     def _submit_sequence(self, draws: bool, request: InferRequest, sink: Sink) -> Call:
         """Ask the drawn version's replicas for the sequence first, then the other's."""

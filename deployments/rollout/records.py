@@ -45,8 +45,8 @@ def _tape(tape: TapeEvidence | None) -> TapeEvidence | None:
 
 def _counts(outcomes: Outcomes) -> Outcomes:
     """Return outcomes without what makes most of the bytes: durations, reasons of the stable version."""
-    stable = msgspec.structs.replace(outcomes.stable, latencies={}, executions={}, reasons={})
-    candidate = msgspec.structs.replace(outcomes.candidate, latencies={}, executions={})
+    stable = msgspec.structs.replace(outcomes.stable, latencies={}, executions={}, reasons={}, classes={})
+    candidate = msgspec.structs.replace(outcomes.candidate, latencies={}, executions={}, classes={})
     return Outcomes(stable, candidate, outcomes.mirror)
 
 

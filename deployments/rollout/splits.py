@@ -27,4 +27,5 @@ def split_of(record: Record) -> Split:
         held_back=machine.promoted(record),
         hang_seconds=spec.hang_seconds,
         tape=taping.work(record),
+        classes=spec.judge.drift.output or "*" if spec.judge.drift else "",
     )

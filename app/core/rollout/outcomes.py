@@ -1,6 +1,7 @@
 """Outcomes of the requests of a rollout: counted in ingresses, added up and judged in the manager."""
 
 from collections import Counter
+from collections.abc import Iterable
 from math import ceil, log2
 from typing import Final
 
@@ -13,6 +14,9 @@ MOST_REASONS: Final = 5
 _MOST_COUNTED: Final = 50
 """Different texts in one second of one ingress: those that carry a number, say, are not kept."""
 _REASON_LETTERS: Final = 160
+_MOST_CLASSES: Final = 256
+"""Classes of answers that are told apart."""
+OTHER_CLASS: Final = "(other)"
 LATENCY_RATIO: Final = 2 ** (1 / _BUCKETS_A_DOUBLING)
 """The ratio of the bounds of a latency bucket: n is of durations up to `LATENCY_RATIO ** n` microseconds."""
 
@@ -44,6 +48,7 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
         latencies: numbers of answered requests by bucket of their duration, see `LATENCY_RATIO`.
         executions: those of its replicas, for whatever requests.
         reasons: numbers of failed requests by the most frequent texts; mirrored requests too.
+        classes: numbers of answered rows by class, where the rollout compares them.
     """
 
     ok: int = 0
@@ -56,6 +61,7 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
     latencies: dict[int, int] = {}
     executions: Executions = {}
     reasons: dict[str, int] = {}
+    classes: dict[str, int] = {}
 
     @property
     def judged(self) -> int:
@@ -74,6 +80,13 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
         if len(self.reasons) > _MOST_COUNTED:
             self.reasons = dict(Counter(self.reasons).most_common(MOST_REASONS))
 
+    def add_classes(self, names: Iterable[str]) -> None:
+        """Count the classes of an answer; those beyond a bound are one."""
+        for name in names:
+            known = name in self.classes or len(self.classes) < _MOST_CLASSES
+            counted = name if known else OTHER_CLASS
+            self.classes[counted] = self.classes.get(counted, 0) + 1
+
     def __add__(self, other: "VersionOutcomes") -> "VersionOutcomes":
         return VersionOutcomes(
             self.ok + other.ok,
@@ -86,6 +99,7 @@ class VersionOutcomes(msgspec.Struct, omit_defaults=True):
             dict(Counter(self.latencies) + Counter(other.latencies)),
             joined(self.executions, other.executions),
             dict((Counter(self.reasons) + Counter(other.reasons)).most_common(MOST_REASONS)),
+            dict((Counter(self.classes) + Counter(other.classes)).most_common(_MOST_CLASSES)),
         )
 
 

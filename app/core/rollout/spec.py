@@ -97,6 +97,16 @@ class TapeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence: Annotated[float, msgspec.Meta(gt=0.5, lt=1)] = 0.99
 
 
+class ClassRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The candidate may answer with a class more often than the stable version by this share of all answers.
+
+    At the same time, by the classes of `output`; by default the first output that has classes.
+    """
+
+    allowed: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.02
+    output: str = ""
+
+
 class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is judged. `confidence` is that of an alarm; None switches a rule off."""
 
@@ -105,6 +115,7 @@ class JudgeRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compute: ComputeRule | None = ComputeRule()
     output: OutputRules | None = OutputRules()
     score: ScoreRule | None = None
+    drift: ClassRule | None = None
     confidence: Annotated[float, msgspec.Meta(gt=0.5, lt=1)] = 0.999
 
 

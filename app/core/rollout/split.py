@@ -32,6 +32,7 @@ class Split(msgspec.Struct, frozen=True):
         match: see `RolloutSpec`.
         stable_on_error: whether the stable version answers when the candidate fails.
         hang_seconds: see `RolloutSpec`.
+        classes: the output whose classes are counted, "*" for the first that has any; "" for none.
         held_back: whether the stable version's requests are for comparison only: the candidate is promoted.
         state: that of the rollout, for metrics.
     """
@@ -52,3 +53,4 @@ class Split(msgspec.Struct, frozen=True):
     tape: TapeWork | None = None
     held_back: bool = False
     hang_seconds: float = 10.0
+    classes: str = ""

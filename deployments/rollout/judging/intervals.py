@@ -22,6 +22,7 @@ import msgspec
 from app.core.rollout.outcomes import Executions, Outcomes, joined
 from app.core.rollout.spec import ComputeRule, JudgeRules, LatencyRule
 from app.core.rollout.statistics import count_above, microseconds, position, quantile_position
+from deployments.rollout.judging.classes import ClassOdds, Mix
 from deployments.rollout.judging.odds import Counted, Odds, Shares
 
 TOLERANCE: Final = 0.02
@@ -138,6 +139,8 @@ class Intervals(msgspec.Struct, frozen=True):
         compute_median: the same, beside the stable version's median.
         late: the evidence of requests that were late.
         failures, refusals: the evidence of requests that failed, or were refused.
+        mixes: classes of answers of the intervals that are not over, by who reports them.
+        classes: the evidence of the mix of classes.
     """
 
     pending: dict[str, Pending] = {}
@@ -148,15 +151,19 @@ class Intervals(msgspec.Struct, frozen=True):
     late: Bet = Bet(weight=0.25, sum=0.1, squares=0.05)
     failures: Odds = Odds()
     refusals: Odds = Odds()
+    mixes: dict[str, Mix] = {}
+    classes: ClassOdds = ClassOdds()
 
     def add(self, source: str, outcomes: Outcomes) -> "Intervals":
         """Return them with a report."""
         pending = self.pending.get(source, Pending()).add(outcomes)
         counted = self.counted.get(source, Counted()).add(outcomes)
+        mix = self.mixes.get(source, Mix()).add(outcomes)
         return msgspec.structs.replace(
             self,
             pending=_with(self.pending, source, pending) if pending != Pending() else self.pending,
             counted=_with(self.counted, source, counted) if counted != Counted() else self.counted,
+            mixes=_with(self.mixes, source, mix) if mix != Mix() else self.mixes,
         )
 
     @property
@@ -167,7 +174,7 @@ class Intervals(msgspec.Struct, frozen=True):
 
     def carried(self) -> "Intervals":
         """Return the evidence for the next step, without the intervals that are not over."""
-        return msgspec.structs.replace(self, pending={}, counted={})
+        return msgspec.structs.replace(self, pending={}, counted={}, mixes={})
 
     def judged(self, rules: JudgeRules) -> "Intervals":
         """End the intervals that have enough answers; all that end now are one interval of the test."""
@@ -180,7 +187,15 @@ class Intervals(msgspec.Struct, frozen=True):
         left = {source: counted for source, counted in self.counted.items() if source not in over}
         judged = msgspec.structs.replace(self, counted=left, failures=failures, refusals=refusals)
         judged = msgspec.structs.replace(judged, late=self.late.after(late, _LATE_EXCESS))
-        return judged._judge_durations(rules)
+        return judged._judge_classes()._judge_durations(rules)
+
+    def _judge_classes(self) -> "Intervals":
+        over = {source: mix for source, mix in self.mixes.items() if mix.over}
+        classes = self.classes
+        for mix in over.values():
+            classes = classes.after(mix)
+        left = {source: mix for source, mix in self.mixes.items() if source not in over}
+        return msgspec.structs.replace(self, mixes=left, classes=classes)
 
     def _judge_durations(self, rules: JudgeRules) -> "Intervals":
         latency = compute = compute_median = Interval()

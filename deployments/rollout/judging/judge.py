@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from app.core.rollout.outcomes import MirrorOutcomes, Outcomes, VersionOutcomes
-from app.core.rollout.spec import ComputeRule, ErrorRule, JudgeRules, LatencyRule, OutputRules
+from app.core.rollout.spec import ClassRule, ComputeRule, ErrorRule, JudgeRules, LatencyRule, OutputRules
 from app.core.rollout.statistics import ONE_SIDED_95, wilson
 from app.core.rollout.status import Verdict
+from deployments.rollout.judging.classes import ClassOdds
 from deployments.rollout.judging.intervals import MEDIAN_TOLERANCE, TOLERANCE, UNSEEN, Bet, Intervals, enough
 from deployments.rollout.judging.odds import Odds, Shares
 
@@ -103,6 +104,8 @@ def _findings(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> It
             yield _durations(name, f"executions took longer than {limit}", bet, tolerance)
     if rules.output is not None and rules.output.given and mirror.telling:
         yield _output(rules.output, mirror)
+    if rules.drift and intervals.classes.odds:
+        yield _classes(rules.drift, intervals.classes)
 
 
 def _errors(rule: ErrorRule, outcomes: Outcomes, intervals: Intervals) -> Finding:
@@ -118,6 +121,22 @@ def _refusals(rule: ErrorRule, outcomes: Outcomes, intervals: Intervals) -> Find
     text = f"refusals: {ours} of the candidate's requests were refused, of the stable version's {theirs};"
     found = excess(ours, rule.budget, intervals.refusals)
     return Finding("refusals", found, f"{text} {_allowed(rule.budget)} more")
+
+
+def _classes(rule: ClassRule, found: ClassOdds) -> Finding:
+    """Judge the class of which the candidate has most more than the stable version, and than is allowed."""
+    surest, text = 0.0, ""
+    for name, shares, log_evidence in found.surpluses:
+        ours = Sample(shares.candidate_bad, shares.candidate)
+        theirs = Sample(shares.stable_bad, shares.stable)
+        limit = theirs.bad / theirs.total + rule.allowed
+        against = min(math.exp(min(log_evidence, _MOST)), evidence(ours, limit) if limit < 1 else 0.0)
+        if against >= surest:
+            text = (
+                f"classes: {ours} of the candidate's answers are of class '{name}', of the stable version's"
+            )
+            surest, text = against, f"{text} {theirs}; {_allowed(rule.allowed)} more"
+    return Finding("drift", surest, text)
 
 
 def _beside(ours: Sample, theirs: Sample, rule: ErrorRule, compared: Odds, alone: Sample) -> float:
@@ -190,6 +209,8 @@ def _waiting(rules: JudgeRules, outcomes: Outcomes, intervals: Intervals) -> str
         missing.append(f"{number} answers of the stable version beside one of the candidate's, for latencies")
     if rules.output is not None and rules.output.given and not outcomes.mirror.compared:
         missing.append("a mirrored request, to compare outputs")
+    if rules.drift and not intervals.classes.odds:
+        missing.append("an answer with a class of each version")
     return " and ".join(missing)
 
 

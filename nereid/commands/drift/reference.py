@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -27,17 +28,22 @@ from app.core.whole_files import write_whole
 from deployments.model_store.fingerprint import version_bytes, version_content
 from deployments.model_store.layout import ModelEntry, find
 from deployments.model_store.model_files import complete_config, read_config
-from nereid.commands.drift.sources import SourceError, Tensors, is_tape, of_file, of_tape
+from nereid.commands.drift.sources import Choice, SourceError, Tensors, is_tape, of_file, of_tape
+from nereid.commands.drift.text import clock
 from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server
 
 ABOUT: Final = "Write what a model's inputs and outputs look like, to tell later whether that has changed."
 EXAMPLES: Final = """examples:
   nereid drift reference wine --from /var/lib/nereid/tape         # newest rows of a tape
+  nereid drift reference wine --from /var/lib/nereid/tape --next 24h   # the rows of the next day
   nereid drift reference wine --from train.parquet --map x=alcohol,ash,hue
   nereid drift reference wine --from day.npz --outputs            # outputs of a new version; inputs stay
 
 The reference is drift.json in the model's directory. A running server uses it within seconds."""
 MOST_ROWS: Final = 100_000
+
+pause = time.sleep
+
 _MOST_READ: Final = 1 << 30
 """Bytes of a version up to which its content is read, to name it in the reference."""
 
@@ -47,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL")
     text = "a tape (directory or file), or rows: .npz, .csv, Parquet or JSON lines"
     parser.add_argument("--from", required=True, metavar="PATH", dest="source", help=text)
+    text = "the rows that a tape will have got after so long, such as 30m, 24h or 7d"
+    parser.add_argument("--next", type=_duration, metavar="TIME", help=text)
     text = "directory of models; by default those of this user's server"
     parser.add_argument("--repository", metavar="DIR", help=text)
     text = "version whose outputs they are; by default the newest"
@@ -57,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--outputs", action="store_true", help="write those of outputs alone")
     add_pid(parser)
     add_token(parser)
+
+
+def _duration(text: str) -> float:
+    """Read a duration in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is no duration such as 30m, 24h or 7d")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
 
 
 def _mapped(text: str) -> tuple[str, tuple[str, ...]]:
@@ -119,9 +135,11 @@ def _rows(options: argparse.Namespace, config: mc.ModelConfig, version: int) -> 
     Raises:
         SourceError: there are too few.
     """
+    since_ns = _awaited(options) if options.next else 0
     if is_tape(options.source):
         wanted = str(version) if options.version or options.outputs else ""
-        found = of_tape(options.source, options.model, wanted, config.max_batch_size > 0, options.rows)
+        choice = Choice(options.model, wanted, since_ns)
+        found = of_tape(options.source, choice, config.max_batch_size > 0, options.rows)
     else:
         found = of_file(options.source, config, dict(options.map), options.rows)
     if found.rows < FEWEST_ROWS:
@@ -132,6 +150,14 @@ def _rows(options: argparse.Namespace, config: mc.ModelConfig, version: int) -> 
             f" reference needs {FEWEST_ROWS}, better 10,000{why}"
         )
     return found
+
+
+def _awaited(options: argparse.Namespace) -> int:
+    """Wait until the tape has got the rows that are to come; return since when, in ns since the epoch."""
+    began = time.time()
+    print(f"waiting until {clock(began + options.next)} for rows that come to {options.source}", flush=True)
+    pause(options.next)
+    return int(began * 1e9)
 
 
 def _made(

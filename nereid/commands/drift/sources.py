@@ -39,6 +39,20 @@ class Tensors(NamedTuple):
         )
 
 
+class Choice(NamedTuple):
+    """Rows of a tape.
+
+    Attributes:
+        model: its name.
+        version: that has answered; "" for any.
+        since_ns: the earliest arrival, since the epoch.
+    """
+
+    model: str
+    version: str = ""
+    since_ns: int = 0
+
+
 class _Bound:
     """Ends a source when it has given enough rows or bytes."""
 
@@ -60,13 +74,12 @@ def is_tape(path: str) -> bool:
     )
 
 
-def of_tape(path: str, model: str, version: str, batched: bool, most: int) -> Tensors:
+def of_tape(path: str, choice: Choice, batched: bool, most: int) -> Tensors:
     """Read the newest rows of a tape.
 
     Args:
         path: of the tape.
-        model: its name.
-        version: that has answered; "" for any.
+        choice: which of them.
         batched: whether the first dimension of its tensors is that of rows.
         most: rows.
 
@@ -77,9 +90,10 @@ def of_tape(path: str, model: str, version: str, batched: bool, most: int) -> Te
     bound = _Bound(most)
     try:
         with Tape(path) as tape:
-            for row in tape.rows(models=[model], newest_first=True):
-                why = _unfit(row, version)
-                if why:
+            for row in tape.rows(models=[choice.model], newest_first=True):
+                if row.arrived_ns < choice.since_ns:
+                    break
+                if why := _unfit(row, choice.version):
                     found.skipped[why] = found.skipped.get(why, 0) + 1
                 elif not bound.take(*_add(found, row, batched)):
                     break

@@ -34,13 +34,13 @@ def headline(status: DriftStatus) -> str:
     if not status.since:
         return f"{name}: like its reference" if status.recent else f"{name}: too few requests so far"
     changed = [feature.feature.name for feature in ordered(status) if feature.alarmed]
-    return f"{name}: CHANGED since {time(status.since)} in {', '.join(changed)}"
+    return f"{name}: CHANGED since {clock(status.since)} in {', '.join(changed)}"
 
 
 def about(status: DriftStatus) -> str:
     """Say what is compared with what."""
     text = f"{status.recent:,} recent rows of {status.rows:,} counted, beside {status.reference_rows:,}"
-    text += f" of {status.source} ({time(status.made)})"
+    text += f" of {status.source} ({clock(status.made)})"
     if status.confidence is not None:
         text += f"; mean confidence {status.confidence:.1%}"
     return text
@@ -68,7 +68,7 @@ def _row(status: FeatureStatus) -> Sequence[str]:
     return (mark + status.feature.name, evidence, *("" if part is None else f"{part:.3f}" for part in parts))
 
 
-def time(at: float) -> str:
+def clock(at: float) -> str:
     """Return a moment as text."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 

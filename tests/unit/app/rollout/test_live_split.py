@@ -1,11 +1,12 @@
 """Requests of a model in a rollout: who gets them, and what is counted."""
 
+import numpy as np
 import pytest
 
 from app.core.errors import ErrorCode, Failure, InferError
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.split import WHOLE
-from app.core.tensors import InferRequest, RolloutHint
+from app.core.tensors import InferRequest, RolloutHint, Tensor
 from app.rollout.tally import bucket
 from app.routing.table import ModelState, VersionEntry
 from tests.unit.app.rollout.conftest import BROKEN, CONFIG, LOST, REFUSED, Rollout, counts
@@ -247,3 +248,21 @@ def test_refusals_of_the_router_are_counted(rollout: Rollout) -> None:
     with pytest.raises(InferError):
         rollout.send()
     assert counts(rollout.outcomes().outcomes.stable) == (0, 1, 0, 0)
+
+
+def test_classes_of_both_versions_are_counted_where_the_rollout_compares_them(rollout: Rollout) -> None:
+    scores = Tensor.from_array("y", np.array([0.1, 0.9], np.float32))
+    rollout.publish(classes="*", weight=WHOLE)
+    rollout.send()
+    rollout.last().answer(None, scores)
+    rollout.publish(classes="*", weight=0)
+    rollout.send()
+    rollout.last().answer(None, scores)
+    rollout.send()
+    rollout.last().answer(BROKEN)
+    found = rollout.outcomes().outcomes
+    assert (found.stable.classes, found.candidate.classes) == ({"1": 1}, {"1": 1})
+    rollout.publish(classes="", weight=0)
+    rollout.send()
+    rollout.last().answer(None, scores)
+    assert rollout.outcomes().outcomes.stable.classes == {}

@@ -16,6 +16,7 @@ from app.core.drift.reference import REFERENCE_FILE, VersionReference, decode_re
 from app.core.drift.spec import DriftSpec
 from app.core.drift.status import DriftStatus
 from deployments.drift.version import VersionDrift
+from nereid.commands.drift import reference as reference_command
 from nereid.commands.drift.command import main
 from nereid.commands.drift.page import page
 from nereid.commands.drift.text import screen
@@ -113,6 +114,16 @@ def test_a_reference_is_made_of(
     assert kinds(found) == expected
     assert found.inputs.rows == 1500
     assert found.features[0].mean == pytest.approx(float(X[:, 0].mean()), abs=1e-5)
+
+
+def test_the_rows_of_the_next_day_are_waited_for(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited = list[float]()
+    monkeypatch.setattr(reference_command, "pause", waited.append)
+    path = str(tape(tmp_path / "t.tape"))  # whose rows are of long ago
+    assert main(["reference", "wine", "--repository", str(repository), "--from", path, "--next", "24h"]) == 1
+    assert waited == [86_400] and "has 0 rows" in capsys.readouterr().err
 
 
 def test_outputs_of_a_new_version_leave_the_inputs_as_they_are(repository: Path, tmp_path: Path) -> None:
