@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from app.core.encoding import to_json, to_msgpack
 from app.core.feedback.figures import FeedbackFigures, Scores
 from app.core.feedback.records import Feedback
 from app.core.feedback.reports import SlotScores
@@ -110,7 +111,7 @@ class Book:
 
     def append(self, model: str, version: str, records: Sequence[Feedback]) -> None:
         """Keep records of a model, of a `version` alone unless that is ""; all of them, or none."""
-        now, encode = self._clock(), msgspec.msgpack.encode
+        now, encode = self._clock(), to_msgpack
         same = now, now, 0, self._owner, model, version
         with _Transaction(self._connection):
             self._connection.executemany(
@@ -299,7 +300,7 @@ def _said(record: Feedback) -> str:
     if record.score is not None:
         return ""
     said = record.label if record.outputs is None else record.outputs
-    return msgspec.json.encode(said).decode()[:_MAX_LABEL]
+    return to_json(said).decode()[:_MAX_LABEL]
 
 
 def _number(version: str) -> tuple[int, str]:

@@ -184,13 +184,13 @@ nereid.commands: app.access app.core app.core.files app.core.observability app.c
 nereid.commands.check: app.core app.core.config app.routing app.settings app.settings.flag backends
     backends.registry deployments.environments deployments.execution deployments.manager
     deployments.model_store nereid.commands
-nereid.commands.drift: app.core app.core.config app.core.drift deployments.model_store nereid.commands
-    nereid.offline nereid_client.tape nereid_client.tools
+nereid.commands.drift: app.core app.core.config app.core.drift app.core.installed deployments.model_store
+    nereid.commands nereid.offline nereid_client.tape nereid_client.tools
 nereid.commands.new: app.core backends backends.pytorch backends.registry nereid.migrate
 nereid.commands.rollout: app.core.rollout nereid.commands nereid_client.tools
 nereid.commands.table:
-nereid.commands.tape: app.core.feedback app.feedback app.protocol app.tape nereid.commands nereid_client.tape
-    nereid_client.tools
+nereid.commands.tape: app.core app.core.feedback app.core.installed app.feedback app.protocol app.tape
+    nereid.commands nereid_client.tape nereid_client.tools
 nereid.console: app.core app.core.files app.core.installed app.core.system app.ingress.rest.home app.native
     app.ray_adapter app.routing app.settings
 nereid.deployments: deployments

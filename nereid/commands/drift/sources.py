@@ -9,6 +9,7 @@ import numpy as np
 
 from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.drift.extraction import Rows
+from app.core.installed.installation import install_command
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import KEPT, Row, TapeError, TapeTensor
 from nereid_client.tape.segments import OPEN, SEALED
@@ -180,7 +181,7 @@ def _of_columns(path: str, config: Any, columns: Mapping[str, tuple[str, ...]], 
         from nereid.offline.blocks import InputError
         from nereid.offline.columns import Wanted, row_values
     except ImportError:
-        raise SourceError(f"{path}: pip install 'nereid-server[batch]' reads files of columns") from None
+        raise SourceError(f"{path}: files of columns need pyarrow: {install_command('batch')}") from None
     found, bound = Tensors(defaultdict(list), defaultdict(list), {}), _Bound(most)
     specs = [(found.inputs, "in", spec) for spec in input_specs(config)]
     specs += [(found.outputs, "out", spec) for spec in output_specs(config)]

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 from rich.console import Console
 
+from app.core.encoding import to_json
+from app.core.installed.installation import install_command
 from nereid.commands.tape.books import Books
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import KEPT, Row, TapeError, TapeTensor, elements
@@ -66,7 +67,7 @@ class _Part(NamedTuple):
 def export(tape: Tape, where: Where | None, options: argparse.Namespace) -> int:
     """Write rows; return the exit status."""
     if pa is None:
-        print("nereid tape export needs pyarrow: pip install 'nereid-server[batch]'", file=sys.stderr)
+        print(f"nereid tape export needs pyarrow: {install_command('batch')}", file=sys.stderr)
         return 1
     path: Path = options.file
     if path.exists():
@@ -249,9 +250,7 @@ _READ: Final[Mapping[str, Callable[[_Part], Any]]] = {
     "latency_ms": lambda part: part.row.latency_ns / 1e6,
     "token": lambda part: part.row.token,
     "sequence": lambda part: str(part.row.sequence_id or ""),
-    "parameters": lambda part: (
-        msgspec.json.encode(part.row.parameters).decode() if part.row.parameters else ""
-    ),
+    "parameters": lambda part: to_json(part.row.parameters).decode() if part.row.parameters else "",
     "code": lambda part: _failure(part.row)[0],
     "error": lambda part: _failure(part.row)[1],
     "reason": lambda part: part.row.reason,

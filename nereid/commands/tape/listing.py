@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
+from app.core.encoding import to_json
 from app.core.feedback.figures import FeedbackFigures
 from app.protocol.feedback import figures_fields
 from nereid.commands.columns import columns
@@ -50,7 +49,7 @@ def _print_json(segments: list[Segment], figures: Mapping[str, FeedbackFigures])
     ]
     lines += [{"feedback": figures_fields(model, each)} for model, each in sorted(figures.items())]
     for line in lines:
-        print(msgspec.json.encode(line).decode())
+        print(to_json(line).decode())
 
 
 def _segment_rows(segments: list[Segment]) -> Iterator[list[str]]:

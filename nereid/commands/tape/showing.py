@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from app.core.encoding import to_json
 from app.feedback.book import Joined
 from nereid.commands.columns import columns
 from nereid.commands.tape.books import Books
@@ -49,7 +50,7 @@ def _print_json(rows: Iterator[Row], books: Books) -> int:
     number = 0
     for row in rows:
         number += 1
-        print(msgspec.json.encode(fields(row, books.of_row(row.key))).decode())
+        print(to_json(fields(row, books.of_row(row.key))).decode())
     return number
 
 
@@ -165,7 +166,7 @@ def _facts(row: Row, said: Joined | None) -> Iterator[tuple[str, str]]:
         "sequence": f"{row.sequence_id}" if row.sequence_id else "",
         "token": row.token,
         "requested": ", ".join(row.requested),
-        "parameters": msgspec.json.encode(row.parameters).decode() if row.parameters else "",
+        "parameters": to_json(row.parameters).decode() if row.parameters else "",
         "priority": str(row.priority) if row.priority else "",
         "timeout": f"{row.timeout_us} us" if row.timeout_us else "",
         "flags": ", ".join(row.flags),

@@ -219,6 +219,8 @@ REFUSED: dict[str, str] = {
     "app/protocol/openai/texts/answers.py": "texts of responses, decoded from UTF-8",
     "app/protocol/openai/texts/chat.py": "a request, read from JSON",
     "app/protocol/openai/texts/tensors.py": "a request, read from JSON",
+    "app/protocol/openai/responses/answers.py": "texts of responses, decoded from UTF-8",
+    "app/protocol/feedback.py": "a request, which is refused",
     "app/protocol/openai/tool_choice.py": "a request, read from JSON",
     "app/access/tokens.py": "what an operator has typed, read from JSON",
     "app/cache/response_cache.py": "responses; an entry that cannot be stored is not",

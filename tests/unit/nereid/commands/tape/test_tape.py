@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.core.feedback.records import Feedback
+from app.core.installed.installation import install_command
 from app.feedback.book import Book
 from app.feedback.row_index import RowIndex
 from nereid.commands.tape.command import main
@@ -191,7 +192,7 @@ def test_export_names_what_it_needs(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "nereid.commands.tape.export", raising=False)
     assert run("export", tape, tmp_path / "rows.parquet") == 1
-    assert "pip install 'nereid-server[batch]'" in capsys.readouterr().err
+    assert install_command("batch") in capsys.readouterr().err
     monkeypatch.delitem(sys.modules, "nereid.commands.tape.export", raising=False)
 
 
