@@ -92,7 +92,8 @@ class Candidate(NamedTuple):
     ways: tuple[str, ...] = WAYS
 
 
-_MIRRORED: Final = {"mirror": 50, "judge": {"output": {"min_agreement": 0.99}}}
+_RULES: Final = {"min_agreement": 0.99, "outputs": {"BY": "ignore"}}
+_MIRRORED: Final = {"mirror": 50, "judge": {"output": _RULES}}
 _REFUSES: Final = "return pb_utils.InferenceResponse(error=pb_utils.TritonError('no'{code}))"
 _SPREAD: Final = "0.03 * random.lognormvariate(0, 0.1)"
 GOOD: Final = Candidate(ends="done", limit_s=60, policy={"step": {"min_seconds": 8, "min_requests": 50}})
