@@ -49,12 +49,14 @@ class Differences:
 
     Attributes:
         rules: by which they were compared.
+        late: the load generator was: what was not answered in time may be its fault.
         rows: those that differ, at most so many.
         more: how many more there are.
         apart: rows that were not compared, by the reason.
     """
 
     rules: Rules
+    late: bool = False
     models: dict[str, Comparison] = field(default_factory=dict)
     rows: list[Differing] = field(default_factory=list)
     more: int = 0
@@ -72,7 +74,10 @@ class Differences:
 
     def add(self, row: Planned, expected: Expected, answer: Answer | None) -> None:
         """Compare what a row was answered with."""
-        if why := _apart(expected.answer, answer):
+        why = _apart(expected.answer, answer)
+        if not why and self.late and isinstance(answer, Failed) and not answer.reached:
+            why = "no answer in time, while the generator was late"
+        if why:
             self.apart[why] += 1
             return
         assert not isinstance(expected.answer, Failed) and answer is not None

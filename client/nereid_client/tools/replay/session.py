@@ -123,7 +123,8 @@ class Replay:
             hits = _hits(before, _counts(plan, server, options))
             way_ns = loads.way_ns(target) if then is None and not self._signals.number else 0
         self._shown.tick("comparing", 0, 1, unit="tape")
-        found = Differences(noise.rules(self._rules, plan.models) if noise is not None else self._rules)
+        rules = noise.rules(self._rules, plan.models) if noise is not None else self._rules
+        found = Differences(rules, late=bool(now.result.void))
         pairs = self._compared(plan, found, now, then, files.recorded)
         for spool in (files.target, files.beside):
             plan.skipped.update(spool.refused if spool else {})
@@ -169,8 +170,9 @@ class Replay:
                     spool.add(row)
                 if files.recorded is not None:
                     answers.writelines(encode_row(msgspec.structs.replace(row, inputs=())))
-        if not len(files.target.requests):
-            raise ReplayError(none_left(self._tape, files.target.refused))
+        for run in (files.target, files.beside):
+            if run is not None and not len(run.requests):
+                raise ReplayError(none_left(self._tape, run.refused))
         return files
 
     def _noise(self, loads: Loads, twice: Sequence[Spool], sample: Plan) -> Noise | None:

@@ -60,6 +60,15 @@ def test_failures_are_told_apart() -> None:
     assert differences.models["simple"].failed == {"failed: gRPC status 13: now": 1}
 
 
+def test_what_a_late_generator_has_not_got_is_no_difference() -> None:
+    differences = Differences(Rules(), late=True)
+    planned = plan_of([answered(1, (out(1.0),))]).rows[0]
+    for reached in (False, True):
+        differences.add(planned, Expected([(out(1.0),)]), Failed("why", reached))
+    assert differences.apart == {"no answer in time, while the generator was late": 1}
+    assert [each.why for each in differences.rows] == ["failed: why"]
+
+
 def test_responses_of_streams_are_counted_and_compared_each() -> None:
     three = answered(1, (out(1.0),), (out(2.0),), (out(3.0),))
     right: Answer = [(out(1.0),), (out(2.0),), (out(3.0),)]
