@@ -42,7 +42,7 @@ class VersionOutcomes(BaseModel):
     latencies: dict[str, int]
     executions: dict[str, dict[str, int]]
     reasons: dict[str, int]
-    classes: dict[str, int] = Field(default_factory=dict)
+    classes: dict[str, int]
 
 
 class MirrorOutcomes(BaseModel):

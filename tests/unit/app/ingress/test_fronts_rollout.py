@@ -48,6 +48,7 @@ def test_both_protocols_say_the_same_of_a_rollout(fronts: Fronts) -> None:
         "latencies": {},
         "executions": {},
         "reasons": {},
+        "classes": {},
     }
     assert found["figures"]["candidate"]["error_rate"]["value"] == 0.01
     assert set(found["figures"]["stable"]["latency_ms"]) == {"0.5", "0.9", "0.95", "0.99"}
