@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises tape zipf fuzz fuzz-many clean
+.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser docs release test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror client-kills promises tape zipf fuzz fuzz-many clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -74,6 +74,25 @@ test-engine: $(VENV)/.installed-test models
 # The same without what is compiled.
 test-python: $(VENV)/.installed-test models
 	NEREID_TEST_ENGINE=1 NEREID_TEST_FLAGS=--data-plane=python $(BIN)/python -m pytest $(wildcard tests/contract)
+
+# The documentation as a site with search, build/manual: a wheel that is built then has it, a server of this tree serves it
+# at /manual/. In an environment of its own, of 60 MB.
+DOCS_VENV := .venv-docs
+docs: $(DOCS_VENV)/.installed
+	$(DOCS_VENV)/bin/python -m release.manual build/manual
+$(DOCS_VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	@$(subst $(BIN),$(DOCS_VENV)/bin,$(PIP)) $$($(DOCS_VENV)/bin/python -c "import tomllib; \
+		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	@touch $@
+
+# Sources, wheels (any machine; compiled, for this Python and, by zig, any Linux), their digests and the list of what is
+# installed with them, in dist/; checked in an environment of its own. WHEELS is a directory of wheels to install from,
+# and from nowhere else.
+release: $(VENV)/.installed-test docs
+	@$(PIP) cyclonedx-bom ziglang
+	$(BIN)/python -m release.build dist
+	$(BIN)/python -m release.check dist $(WHEELS)
 
 # Pages as a browser shows them; needs a Chromium (Debian's package chromium). Those tests skip where the extra is missing.
 test-browser: $(VENV)/.installed-test

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 LINES, FUNCTION_LINES, FILES, SUBJECT = 400, 40, 15, 75
 PRODUCT = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 FOLDERS = ("app", "backends", "client", "deployments", "nereid", "benchmarks", "tests")
-BESIDE = {"benchmarks", "cluster", "model_repository"}
+BESIDE = {"benchmarks", "cluster", "model_repository", "release"}
 """Folders beside the product's that have unit tests."""
 
 

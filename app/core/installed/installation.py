@@ -23,6 +23,11 @@ def server_version() -> str:
         return "unknown"
 
 
+def manual_directory() -> Path:
+    """Return where the documentation is as a site, if it is: a wheel's, or what a checkout has built."""
+    return _ROOT / "build" / "manual" if (_ROOT / "pyproject.toml").is_file() else _ROOT / "manual"
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an extra (pyproject.toml) beside this server, from any directory."""
     if (_ROOT / "pyproject.toml").is_file():  # a checkout

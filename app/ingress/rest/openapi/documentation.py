@@ -1,4 +1,4 @@
-"""`/openapi.json`, and `/docs`: Swagger UI with its assets, so that it works without any other server."""
+"""`/openapi.json`, `/docs` (Swagger UI) and `/manual/`, with their assets: they need no other server."""
 
 import asyncio
 import mimetypes
@@ -8,13 +8,16 @@ from typing import Final
 
 from fastapi import Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
+from starlette.exceptions import HTTPException
 
+from app.ingress.rest.home.site import Site
 from app.ingress.rest.openapi.api import RestApi, RestRoute
 
 _SCRIPT: Final = "swagger-ui-bundle.js"
 _STYLE: Final = "swagger-ui.css"
 _ICON: Final = "favicon.png"
+MANUAL: Final = "/manual/"
 
 
 def add_documentation(api: RestApi) -> None:
@@ -28,6 +31,23 @@ def add_documentation(api: RestApi) -> None:
     api.add(RestRoute("metadata", "GET", "/docs", _page, documented=False))
     for name in (_SCRIPT, _STYLE, _ICON):
         api.add(RestRoute("metadata", "GET", f"/docs/{name}", partial(_asset, name), documented=False))
+
+
+def add_manual(api: RestApi, site: Site) -> None:
+    """Register the routes of the documentation as a site."""
+
+    async def enter(request: Request) -> Response:
+        return RedirectResponse(f"{request.scope['root_path']}{MANUAL}")
+
+    async def answer(page: str) -> Response:
+        file = site.find(page)
+        if file is None:
+            raise HTTPException(404)
+        content = await asyncio.to_thread(file.path.read_bytes)
+        return Response(content, headers=site.headers, media_type=file.kind)
+
+    api.add(RestRoute("metadata", "GET", MANUAL.rstrip("/"), enter, documented=False))
+    api.add(RestRoute("metadata", "GET", f"{MANUAL}{{page:path}}", answer, documented=False))
 
 
 async def _page(request: Request) -> Response:

@@ -15,6 +15,7 @@ from app.core.installed.installation import server_version
 from app.ingress.rest.home.models import Asking, Model, shown_models
 from app.ingress.rest.home.page import HEADERS, Fact, Link, Server, render
 from app.ingress.rest.openapi.api import RestApi, RestRoute
+from app.ingress.rest.openapi.documentation import MANUAL
 from app.ingress.service.interface import InferenceService
 from app.native.choice import described
 
@@ -36,6 +37,7 @@ class Surroundings(NamedTuple):
         tokens: clients need one.
         inference_header: that inference requires, with a value that the page does not tell; "" for none.
         describes: whether who may see the index may see inputs and outputs.
+        manual: whether the documentation is served as a site.
     """
 
     scheme: str = "http"
@@ -44,6 +46,7 @@ class Surroundings(NamedTuple):
     tokens: bool = False
     inference_header: str = ""
     describes: bool = True
+    manual: bool = False
 
 
 def add_home(api: RestApi, service: InferenceService, around: Surroundings) -> None:
@@ -129,7 +132,9 @@ class _Home:
     def _links(self, host: str, root: str) -> list[Link]:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         metrics = Link("Metrics", f"http://{name}:{self._around.metrics_port}/metrics", "for Prometheus")
+        manual = Link("Manual", f"{root}{MANUAL}", "the documentation, with search")
         return [
+            *([manual] if self._around.manual else []),
             Link("HTTP API", f"{root}/docs", "every path, to try in the browser"),
             Link("OpenAPI", f"{root}/openapi.json", "the API as a document, for generated clients"),
             Link("Models", f"{root}/v2/models", "the index as JSON"),

@@ -6,10 +6,12 @@ from fastapi import Response
 from fastapi.responses import PlainTextResponse
 
 from app.core.errors import invalid_arg, unavailable
+from app.core.installed.installation import manual_directory
+from app.ingress.rest.home.site import Site
 from app.ingress.rest.openapi import schemas
 from app.ingress.rest.openapi.api import RestApi, RestRoute
 from app.ingress.rest.openapi.bodies import JsonBodies, json_response
-from app.ingress.rest.openapi.documentation import add_documentation
+from app.ingress.rest.openapi.documentation import add_documentation, add_manual
 from app.ingress.rest.openapi.drift import add_drift_routes
 from app.ingress.rest.openapi.feedback import add_feedback_routes
 from app.ingress.rest.openapi.home import Surroundings, add_home
@@ -54,7 +56,10 @@ def build_rest_api(
         add_settings_routes(api, observer, service, bodies)
     add_shared_memory_routes(api, service, bodies)
     add_documentation(api)
-    add_home(api, service, around)
+    site = Site(manual_directory())
+    if site:
+        add_manual(api, site)
+    add_home(api, service, around._replace(manual=bool(site)))
     api.metrics_port = around.metrics_port
     return api
 
