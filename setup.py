@@ -26,7 +26,9 @@ found += [f"client.{name}" for name in find_packages("client")]
 # What `nereid files` writes; an image is built without.
 FILES = [name for name in ("cluster", "docs") if (ROOT / name).is_dir()]
 # The documentation as a site, if `make docs` has built it: the server serves it.
-MANUAL = {"nereid._server.manual": "build/manual"} if (ROOT / "build/manual/index.html").is_file() else {}
+# (Published sources have it beside this file: setuptools puts nothing of `build` into them.)
+built = [folder for folder in ("manual", "build/manual") if (ROOT / folder / "index.html").is_file()]
+MANUAL = dict.fromkeys(["nereid._server.manual"], built[0]) if built else {}
 
 extension = Extension(
     "nereid._server.app.native.extension",
