@@ -75,7 +75,7 @@ def test_nothing_of_clients_reaches_the_candidate_meanwhile() -> None:
     made = split_of(record)
     assert (made.weight, made.mirror, made.match, made.state) == (0, 0, (), "tape")
     assert made.tape is not None and (made.tape.requests, made.tape.in_flight) == (700, 3)
-    assert (made.tape.until_ns, made.tape.speed) == (7 * 10**9, 2)
+    assert (made.tape.until_ns, made.tape.speed) == (5 * 10**9, 2)
     paused = split_of(machine.paused(record, "wait", 8.0))
     assert (paused.tape, paused.mirror, paused.match) == (None, 0, ())
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=Split) == made
