@@ -22,17 +22,13 @@ instance_group { count: 1 kind: KIND_CPU }
 """A model that takes 30 ms for a batch of any size: the larger the better."""
 
 
+@pytest.mark.parametrize("model", ["simple", "efficientnet_ensemble"])
 def test_server_that_loads_nothing_on_request(
-    server: Addresses, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    server: Addresses, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
 ) -> None:
-    words = ("-m", "simple", "-u", server.http, "--slo", "p99<50ms", "--output", str(tmp_path))
+    words = ("-m", model, "-u", server.http, "--slo", "p99<50ms", "--output", str(tmp_path))
     assert main(words) == 1
     assert "--model-control-mode=explicit" in capsys.readouterr().err
-
-
-def test_ensemble_is_refused(server: Addresses, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["-m", "efficientnet_ensemble", "-u", server.http, "--slo", "p99<50ms"]) == 1
-    assert "analyze its steps" in capsys.readouterr().err
 
 
 @pytest.mark.slow
