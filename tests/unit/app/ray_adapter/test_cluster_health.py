@@ -183,14 +183,14 @@ async def test_server_that_was_away_is_found_soon_after_it_is_back() -> None:
     port = free_port()
     part = cluster_health._server_part("Ray's GCS", f"127.0.0.1:{port}", None, "")
     asking = asyncio.create_task(part.keep_asking())
-    await asyncio.sleep(7)  # gRPC would wait for four seconds by now, and for two minutes in the end
+    await asyncio.sleep(11)  # gRPC would wait for seven seconds by now, and for two minutes in the end
     answer = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
     health = grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": answer})
     server = grpc.server(ThreadPoolExecutor(1), handlers=[health])
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     try:
-        await asyncio.wait_for(until(lambda: part._known), 2.5)
+        await asyncio.wait_for(until(lambda: part._known), 3.5)
     finally:
         asking.cancel()
         server.stop(None)

@@ -1,8 +1,10 @@
 """The route of the page at `/`, and the list of models."""
 
 import asyncio
+import gc
 import json
 import re
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -167,18 +169,19 @@ def test_many_models_hold_the_loop_for_a_moment_only(run: Run) -> None:
 
             async def watch() -> None:
                 nonlocal longest
-                clock = asyncio.get_running_loop().time
                 while not done:
-                    before = clock()
+                    before = thread_time()  # not the time in which the machine does something else
                     await asyncio.sleep(0)
-                    longest = max(longest, clock() - before)
+                    longest = max(longest, thread_time() - before)
 
+            gc.freeze()  # a collection of all that other tests have left takes a second
             watching = asyncio.create_task(watch())
             _, _, body = await peer.ask(request("/", b"", BROWSER, method="GET"))
             done = True
             await watching
+            gc.unfreeze()
             assert body.count(b"<details") == 500 and len(body) < 1 << 20
-            assert longest < 0.25, longest  # of some 50 ms that it takes, on a machine that others use
+            assert longest < 0.05, longest
 
     run(scenario())
 
