@@ -162,7 +162,7 @@ def test_who_takes_no_answers_does_not_keep_the_manager_from_others(cluster: Nod
         [sys.executable, str(Path(__file__).parent / "follower.py")],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **cluster.env, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **cluster.env, "PYTHONPATH": f"{ROOT}:{ROOT}/client"},
     ) as follower:
         try:
             assert follower.stdout is not None and follower.stdout.readline().startswith(b"TABLE")
