@@ -38,8 +38,8 @@ from tests.server import ROOT, free_port
 
 IDENTITY: Final = """
 backend: "identity" max_batch_size: 8
-input { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] }
-output { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] }
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 """
 SEQUENCES: Final = "sequence_batching { direct {} }\n"
 LATE_S: Final = 1.0
@@ -123,7 +123,7 @@ class Load:
         port = (self._server.port, self._server.grpc_port)[number % 2]
         client = module.InferenceServerClient(f"127.0.0.1:{port}")
         sequence, left, count = 0, 0, 0
-        while self._next():
+        while left or self._next():  # a sequence is sent to its end
             count += 1
             name = f"{number}-{count}"
             options: dict[str, Any] = {"request_id": name}
@@ -144,10 +144,10 @@ class Load:
         client.close()
 
     def _ask(self, module: Any, client: Any, array: Any, options: dict[str, Any], sequence: int) -> None:
-        given = module.InferInput("IN", array.shape, "FP32")
+        given = module.InferInput("INPUT0", array.shape, "FP32")
         given.set_data_from_numpy(array)
         model = "steps" if sequence else "same"
-        answer = client.infer(model, [given], **options).as_numpy("OUT")
+        answer = client.infer(model, [given], **options).as_numpy("OUTPUT0")
         assert answer.tobytes() == array.tobytes()
         self.sent[options["request_id"]] = Sent(digest(array.tobytes()), sequence, time.time())
 
