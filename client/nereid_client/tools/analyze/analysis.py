@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -60,7 +61,7 @@ class Analysis(ABC, Generic[C]):
         self._state.save()  # or it cannot, which is told before the search
         text.console(stderr=True).print(self.bound(), markup=False)
         try:
-            best = self.searched()
+            best = self._searched()
             if self._given.keep and best is not None:
                 self._trials.apply(best)
         except Stopped:
@@ -84,9 +85,12 @@ class Analysis(ABC, Generic[C]):
     def bound(self) -> str:
         """Return a sentence that says how much is going to be measured."""
 
+    def predict(self) -> None:
+        """Predict what configurations do, where that is possible."""
+
     @abstractmethod
-    def searched(self) -> C | None:
-        """Measure; return the best configuration, None if none keeps the objective."""
+    def compared(self, bench: Bench) -> dict[C, list[float]]:
+        """Measure configurations in turn, by short closed loops; return their rates."""
 
     @abstractmethod
     def configs(self, best: C) -> Mapping[str, Mapping[str, Any]]:
@@ -95,6 +99,21 @@ class Analysis(ABC, Generic[C]):
     @abstractmethod
     def notes(self) -> list[str]:
         """Return sentences about what limits."""
+
+    def _searched(self) -> C | None:
+        """Predict, compare, confirm; return the best configuration, None if none keeps the objective."""
+        state, trials = self._state, self._trials
+        self._look()
+        self.predict()
+        with Bench(self._options, trials.progress, signals=self._signals) as bench:
+            if not state.rates:
+                state.rates = self.compared(bench)
+                state.save()
+                self._look()
+            end = time.monotonic() + self._options.search_s
+            best = best_of(bench, trials, state, lambda: end - time.monotonic())
+        self._look()
+        return best
 
     def _look(self) -> None:
         """Look how much of this machine others use."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nereid_client import Server
-from nereid_client.tools.analyze.analysis import Analysis, best_of
+from nereid_client.tools.analyze.analysis import Analysis
 from nereid_client.tools.analyze.choice import compete, promising
 from nereid_client.tools.analyze.ensemble import (
     Combination,
@@ -67,29 +67,20 @@ class ModelAnalysis(Analysis[Candidate]):
             f"then searching the rate of the best for {self._options.search_s:g} s at most (--search-time)"
         )
 
-    def searched(self) -> Candidate | None:
-        """As `Analysis.searched`: predict, measure, confirm."""
-        state, trials, axes = self._state, self._costed, self._axes
-        self._look()
-        if not state.predicted:
-            limits = {rule.name: rule.limit for rule in self._rules if rule.name != "errors"}
-            costs = trials.costs(axes)
-            own = axes._replace(batches=[b for b in axes.batches if b <= max(costs.seconds[axes.threads[0]])])
-            known = [self._now] if self._now.threads in costs.seconds else []
-            state.predicted.update({c: best_rate(c, costs, limits) for c in [*own.candidates(), *known]})
-            state.save()
-        with Bench(self._options, trials.progress, signals=self._signals) as bench:
-            if not state.rates:
-                state.rates = self._compared(bench)
-                state.save()
-                self._look()
-            end = time.monotonic() + self._options.search_s
-            best = best_of(bench, trials, state, lambda: end - time.monotonic())
-        self._look()
-        return best
+    def predict(self) -> None:
+        """As `Analysis.predict`: by what executions take."""
+        state, axes = self._state, self._axes
+        if state.predicted:
+            return
+        limits = {rule.name: rule.limit for rule in self._rules if rule.name != "errors"}
+        costs = self._costed.costs(axes)
+        own = axes._replace(batches=[b for b in axes.batches if b <= max(costs.seconds[axes.threads[0]])])
+        known = [self._now] if self._now.threads in costs.seconds else []
+        state.predicted.update({c: best_rate(c, costs, limits) for c in [*own.candidates(), *known]})
+        state.save()
 
-    def _compared(self, bench: Bench) -> dict[Candidate, list[float]]:
-        """Measure the promising candidates against each other and the present one, by short closed loops."""
+    def compared(self, bench: Bench) -> dict[Candidate, list[float]]:
+        """As `Analysis.compared`: the promising ones against each other and the present one."""
         state, given = self._state, self._given
         in_flight = self._trials.in_flight(max(state.predicted.values()))
 
@@ -165,21 +156,8 @@ class EnsembleAnalysis(Analysis[Combination]):
             f"then searching the rate of the best for as long"
         )
 
-    def searched(self) -> Combination | None:
-        """As `Analysis.searched`."""
-        state, trials = self._state, self._trials
-        self._look()
-        with Bench(self._options, trials.progress, signals=self._signals) as bench:
-            if not state.rates:
-                state.rates = self._compared(bench)
-                state.save()
-                self._look()
-            end = time.monotonic() + self._options.search_s
-            best = best_of(bench, trials, state, lambda: end - time.monotonic())
-        self._look()
-        return best
-
-    def _compared(self, bench: Bench) -> dict[Combination, list[float]]:
+    def compared(self, bench: Bench) -> dict[Combination, list[float]]:
+        """As `Analysis.compared`: by the step that limits."""
         trials, given = self._trials, self._given
         end = time.monotonic() + self._options.search_s
         in_flight = 1
