@@ -179,21 +179,8 @@ class Machine:
         self, words: Sequence[str], env: Mapping[str, str], timeout: float
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command on it, in its `root`."""
-        first = self._first
-        assert first is not None
-        enter = (
-            "nsenter",
-            "--target",
-            str(first.pid),
-            "--net",
-            "--pid",
-            "--mount",
-            "env",
-            "-C",
-            str(self.root),
-        )
         return subprocess.run(
-            [*enter, *words],
+            [*self._enter(), *words],
             env={**os.environ, **env},
             timeout=timeout,
             stdin=subprocess.DEVNULL,
@@ -204,23 +191,21 @@ class Machine:
 
     def spawn(self, words: Sequence[str], env: Mapping[str, str]) -> None:
         """Start a command on it, which ends with it; its output is in a file beside those of the machine."""
-        first = self._first
-        assert first is not None
-        enter = (
-            "nsenter",
-            "--target",
-            str(first.pid),
-            "--net",
-            "--pid",
-            "--mount",
-            "env",
-            "-C",
-            str(self.root),
-        )
         with (self.directory / "spawned.log").open("ab") as log:
             subprocess.Popen(
-                [*enter, *words], env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*self._enter(), *words],
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
+
+    def _enter(self) -> Sequence[str]:
+        """Return the words before a command that is to run on it."""
+        first = self._first
+        assert first is not None
+        namespaces = ("nsenter", "--target", str(first.pid), "--net", "--pid", "--mount")
+        return (*namespaces, "env", "-C", str(self.root))
 
     def processes(self, title: str) -> list[psutil.Process]:
         """Its processes with these words in their command lines."""
