@@ -296,11 +296,9 @@ def back(place: Path) -> None:
 
 @contextmanager
 def mounted(place: Path) -> Iterator[Path | None]:
-    """Mount a disk of 32 MiB; None where that cannot be done."""
+    """Mount a disk that has room for what is recorded here; None where that cannot be done."""
     place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(place)], capture_output=True
-    )
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1g", "tmpfs", str(place)], capture_output=True)
     try:
         yield None if done.returncode else place
     finally:
