@@ -17,6 +17,7 @@ app.access: app.core app.core.observability app.protocol
 app.cache: app.core app.core.installed app.core.system
 app.core:
 app.core.config: app.core
+app.core.cost: app.core app.core.files
 app.core.drift: app.core
 app.core.feedback: app.core.rollout
 app.core.files:
