@@ -72,7 +72,7 @@ app.ingress.tracing: app.core app.core.observability app.ingress.service app.rou
 app.native: app.core app.core.installed
 app.protocol: app.core app.core.feedback app.core.rollout
 app.protocol.grpc: app.core app.core.drift app.core.feedback app.core.rollout app.native app.protocol
-    app.protocol.http nereid_client.feedback
+    app.protocol.http nereid_client.feedback nereid_client.services
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
 app.protocol.openai: app.core app.core.config app.protocol app.protocol.http app.protocol.openai.tools
@@ -211,7 +211,8 @@ nereid.testing: app.core app.core.config app.routing app.transport.loops backend
     deployments.bls nereid nereid.engine
 nereid_client: nereid_client.feedback
 nereid_client.comparison: nereid_client
-nereid_client.feedback:
+nereid_client.feedback: nereid_client.services
+nereid_client.services:
 nereid_client.tape: nereid_client
 nereid_client.text:
 nereid_client.tools: nereid_client

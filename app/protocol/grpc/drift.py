@@ -6,44 +6,23 @@ The answer is a `google.protobuf.Struct` with the fields of the REST API's JSON.
 from typing import Any, Final
 
 import msgspec
-from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.struct_pb2 import Struct
 
 from app.core.drift.status import DriftStatus
+from nereid_client.services.own import OwnService
 
-SERVICE: Final = "nereid.DriftService"
+_SERVICE: Final = OwnService(
+    "DriftService",
+    {
+        "DriftStatusRequest": "model_name:string model_version:string",
+        "DriftStatusResponse": "status:google.protobuf.Struct",
+    },
+    {"DriftStatus": ("DriftStatusRequest", "DriftStatusResponse")},
+)
+SERVICE: Final = _SERVICE.name
+FILE: Final = _SERVICE.file
 
-
-def _file() -> FileDescriptorProto:
-    file = FileDescriptorProto(
-        name="nereid/drift.proto",
-        package="nereid",
-        syntax="proto3",
-        dependency=[Struct.DESCRIPTOR.file.name],
-    )
-    request = file.message_type.add(name="DriftStatusRequest")
-    for number, name in enumerate(("model_name", "model_version"), 1):
-        request.field.add(name=name, number=number, type=FieldDescriptorProto.TYPE_STRING, label=1)
-    kind, struct = FieldDescriptorProto.TYPE_MESSAGE, ".google.protobuf.Struct"
-    response = file.message_type.add(name="DriftStatusResponse")
-    response.field.add(name="status", number=1, type=kind, type_name=struct, label=1)
-    types = {"input_type": ".nereid.DriftStatusRequest", "output_type": ".nereid.DriftStatusResponse"}
-    file.service.add(name="DriftService").method.add(name="DriftStatus", **types)
-    return file
-
-
-FILE: Final = _file()
-_POOL: Final = descriptor_pool.Default()  # where reflection looks
-_POOL.AddSerializedFile(FILE.SerializeToString())
-
-
-def _message_class(name: str) -> Any:
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"nereid.{name}"))
-
-
-DriftStatusRequest: Final = _message_class("DriftStatusRequest")
-DriftStatusResponse: Final = _message_class("DriftStatusResponse")
+DriftStatusRequest: Final = _SERVICE.message("DriftStatusRequest")
+DriftStatusResponse: Final = _SERVICE.message("DriftStatusResponse")
 
 
 def encode_status(status: DriftStatus) -> Any:

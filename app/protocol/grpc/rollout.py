@@ -5,82 +5,34 @@ The answer is a `google.protobuf.Struct` with the fields of the REST API's JSON.
 
 from typing import Any, Final
 
-from google.protobuf import descriptor_pool, json_format, message_factory
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf import json_format
 
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.protocol.rollout import history_fields, parse_change, status_fields
+from nereid_client.services.own import OwnService
 
-SERVICE: Final = "nereid.RolloutService"
-_PACKAGE: Final = SERVICE.partition(".")[0]
-
-_STRUCT: Final = ".google.protobuf.Struct"
-_TYPES: Final = {
-    "string": FieldDescriptorProto.TYPE_STRING,
-    "int64": FieldDescriptorProto.TYPE_INT64,
-    "double": FieldDescriptorProto.TYPE_DOUBLE,
-    _STRUCT: FieldDescriptorProto.TYPE_MESSAGE,
-}
-_MESSAGES: Final = {
-    "RolloutStatusRequest": (("model_name", "string"),),
-    "RolloutChangeRequest": (
-        ("model_name", "string"),
-        ("action", "string"),
-        ("candidate", "int64"),
-        ("weight", "double"),
-        ("spec", _STRUCT),
-        ("version", "int64"),
-        ("why", "string"),
-        ("user", "string"),
-    ),
-    "RolloutStatusResponse": (("status", _STRUCT),),
-}
-_OPTIONAL: Final = ("candidate", "weight", "version")
-_METHODS: Final = (
-    ("RolloutStatus", "RolloutStatusRequest"),
-    ("RolloutChange", "RolloutChangeRequest"),
-    ("RolloutHistory", "RolloutStatusRequest"),
+_SERVICE: Final = OwnService(
+    "RolloutService",
+    {
+        "RolloutStatusRequest": "model_name:string",
+        "RolloutChangeRequest": "model_name:string action:string candidate:?int64 weight:?double "
+        "spec:google.protobuf.Struct version:?int64 why:string user:string",
+        "RolloutStatusResponse": "status:google.protobuf.Struct",
+    },
+    {
+        "RolloutStatus": ("RolloutStatusRequest", "RolloutStatusResponse"),
+        "RolloutChange": ("RolloutChangeRequest", "RolloutStatusResponse"),
+        "RolloutHistory": ("RolloutStatusRequest", "RolloutStatusResponse"),
+    },
 )
+SERVICE: Final = _SERVICE.name
+FILE: Final = _SERVICE.file
 
-
-def _file() -> FileDescriptorProto:
-    file = FileDescriptorProto(
-        name="nereid/rollout.proto",
-        package=_PACKAGE,
-        syntax="proto3",
-        dependency=[Struct.DESCRIPTOR.file.name],
-    )
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for number, (field, kind) in enumerate(fields, 1):
-            made = message.field.add(name=field, number=number, type=_TYPES[kind], label=1)
-            if kind == _STRUCT:
-                made.type_name = _STRUCT
-            if field in _OPTIONAL:
-                made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
-                message.oneof_decl.add(name=f"_{field}")
-    service = file.service.add(name="RolloutService")
-    for method, request in _METHODS:
-        service.method.add(
-            name=method, input_type=f".nereid.{request}", output_type=".nereid.RolloutStatusResponse"
-        )
-    return file
-
-
-FILE: Final = _file()
-_POOL: Final = descriptor_pool.Default()  # where reflection looks
-_POOL.AddSerializedFile(FILE.SerializeToString())
-
-
-def _message_class(name: str) -> Any:
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"nereid.{name}"))
-
-
-RolloutStatusRequest: Final = _message_class("RolloutStatusRequest")
-RolloutChangeRequest: Final = _message_class("RolloutChangeRequest")
-RolloutStatusResponse: Final = _message_class("RolloutStatusResponse")
+RolloutStatusRequest: Final = _SERVICE.message("RolloutStatusRequest")
+RolloutChangeRequest: Final = _SERVICE.message("RolloutChangeRequest")
+RolloutStatusResponse: Final = _SERVICE.message("RolloutStatusResponse")
+_OPTIONAL: Final = ("candidate", "weight", "version")
 
 
 def decode_change(message: Any) -> RolloutChange:

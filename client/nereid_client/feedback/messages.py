@@ -8,81 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from google.protobuf import descriptor_pool, json_format, message_factory
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf import json_format
 
-SERVICE: Final = "nereid.FeedbackService"
-_PACKAGE: Final = SERVICE.partition(".")[0]
-_RECORD: Final = ".nereid.FeedbackRecord"
-_STRUCT: Final = ".google.protobuf.Struct"
-_VALUE: Final = ".google.protobuf.Value"
-_SCALARS: Final = {
-    "string": FieldDescriptorProto.TYPE_STRING,
-    "int64": FieldDescriptorProto.TYPE_INT64,
-    "double": FieldDescriptorProto.TYPE_DOUBLE,
-}
-_MESSAGES: Final = {
-    "FeedbackRecord": (
-        ("id", "string"),
-        ("row", "string"),
-        ("score", "double"),
-        ("label", _VALUE),
-        ("outputs", _STRUCT),
-        ("output", "string"),
-    ),
-    "FeedbackRequest": (("model_name", "string"), ("model_version", "string"), ("feedback", _RECORD)),
-    "FeedbackResponse": (("model_name", "string"), ("accepted", "int64")),
-    "FeedbackFiguresRequest": (("model_name", "string"),),
-    "FeedbackFiguresResponse": (("figures", _STRUCT),),
-}
-_OPTIONAL: Final = ("score",)
-_REPEATED: Final = ("feedback",)
-_METHODS: Final = (
-    ("ModelFeedback", "FeedbackRequest", "FeedbackResponse"),
-    ("FeedbackFigures", "FeedbackFiguresRequest", "FeedbackFiguresResponse"),
+from nereid_client.services.own import OwnService
+
+_SERVICE: Final = OwnService(
+    "FeedbackService",
+    {
+        "FeedbackRecord": "id:string row:string score:?double label:google.protobuf.Value "
+        "outputs:google.protobuf.Struct output:string",
+        "FeedbackRequest": "model_name:string model_version:string feedback:*FeedbackRecord",
+        "FeedbackResponse": "model_name:string accepted:int64",
+        "FeedbackFiguresRequest": "model_name:string",
+        "FeedbackFiguresResponse": "figures:google.protobuf.Struct",
+    },
+    {
+        "ModelFeedback": ("FeedbackRequest", "FeedbackResponse"),
+        "FeedbackFigures": ("FeedbackFiguresRequest", "FeedbackFiguresResponse"),
+    },
 )
+SERVICE: Final = _SERVICE.name
+FILE: Final = _SERVICE.file
 
-
-def _file() -> FileDescriptorProto:
-    file = FileDescriptorProto(
-        name="nereid/feedback.proto",
-        package=_PACKAGE,
-        syntax="proto3",
-        dependency=[Struct.DESCRIPTOR.file.name],
-    )
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for number, (field, kind) in enumerate(fields, 1):
-            made = message.field.add(name=field, number=number, label=3 if field in _REPEATED else 1)
-            made.type = _SCALARS.get(kind, FieldDescriptorProto.TYPE_MESSAGE)
-            if kind not in _SCALARS:
-                made.type_name = kind
-            if field in _OPTIONAL:
-                made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
-                message.oneof_decl.add(name=f"_{field}")
-    service = file.service.add(name=SERVICE.partition(".")[2])
-    for method, request, response in _METHODS:
-        service.method.add(
-            name=method, input_type=f".{_PACKAGE}.{request}", output_type=f".{_PACKAGE}.{response}"
-        )
-    return file
-
-
-FILE: Final = _file()
-_POOL: Final = descriptor_pool.Default()  # where reflection looks
-_POOL.AddSerializedFile(FILE.SerializeToString())
-
-
-def _message_class(name: str) -> Any:
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-
-
-FeedbackRecord: Final = _message_class("FeedbackRecord")
-FeedbackRequest: Final = _message_class("FeedbackRequest")
-FeedbackResponse: Final = _message_class("FeedbackResponse")
-FeedbackFiguresRequest: Final = _message_class("FeedbackFiguresRequest")
-FeedbackFiguresResponse: Final = _message_class("FeedbackFiguresResponse")
+FeedbackRecord: Final = _SERVICE.message("FeedbackRecord")
+FeedbackRequest: Final = _SERVICE.message("FeedbackRequest")
+FeedbackResponse: Final = _SERVICE.message("FeedbackResponse")
+FeedbackFiguresRequest: Final = _SERVICE.message("FeedbackFiguresRequest")
+FeedbackFiguresResponse: Final = _SERVICE.message("FeedbackFiguresResponse")
 
 
 def record(fields: Mapping[str, Any]) -> Any:

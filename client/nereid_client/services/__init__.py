@@ -1,0 +1,1 @@
+"""gRPC services of Nereid beside those of the v2 protocol."""
