@@ -15,6 +15,7 @@ import msgspec
 
 from app.access.limits import RateLimiter
 from app.access.tokens import ANONYMOUS, OTHERS, SCOPES, Scope, Token, bearer, digest
+from app.core.cost.budgets import Budget
 from app.core.errors import ErrorCode, Failure
 from app.protocol.restrictions import Category
 
@@ -68,6 +69,7 @@ class Grant:
         outcomes: of its requests; shared with others of the same name.
         revoked: its file no longer has it.
         permitted: models that `require` has found it to be for.
+        overspent: what its inferences are refused with, because its budget is spent; None while it is not.
     """
 
     __slots__ = (
@@ -78,6 +80,7 @@ class Grant:
         "name",
         "needs",
         "outcomes",
+        "overspent",
         "permitted",
         "revoked",
         "token",
@@ -87,6 +90,7 @@ class Grant:
         self._running = 0
         self._limiter: RateLimiter | None = None
         self.revoked = False
+        self.overspent: Failure | None = None
         self.token = msgspec.structs.replace(token, rate="")
         self.apply(token, outcomes)
 
@@ -131,6 +135,9 @@ class Grant:
         Raises:
             InferError: RESOURCE_EXHAUSTED, if one of its limits is reached.
         """
+        if self.overspent is not None:
+            self.outcomes.limited += 1
+            raise self.overspent.error()
         if self._running >= self._allowed:
             self._limit(f"{self._allowed} inferences in flight", _CONCURRENCY_RETRY_S)
         if self._limiter is not None and (wait := self._limiter.wait(clock())):
@@ -179,6 +186,16 @@ class Grants:
         for grant in old.values():
             grant.revoke()
         self.number += 1
+
+    def budgets(self) -> dict[str, Budget]:
+        """Return the budgets of the tokens that have one, by name."""
+        found = ((grant.name, grant.token.spendable()) for grant in self._by_hash.values())
+        return {name: budget for name, budget in found if budget is not None}
+
+    def overspend(self, refusals: Mapping[str, Failure]) -> None:
+        """Refuse inferences of the tokens of these names, and of no others, until the next call."""
+        for grant in self._by_hash.values():
+            grant.overspent = refusals.get(grant.name)
 
     def _outcomes(self, name: str) -> Outcomes:
         if name not in self.counted and len(self.counted) < MAX_NAMES + 2:

@@ -15,6 +15,8 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 
+from app.core.cost.budgets import Budget, parse_budget
+
 Scope = Literal["infer", "manage", "metrics", "feedback"]
 """What a token may be used for."""
 
@@ -47,6 +49,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         models: patterns of the names of models, as a shell's: `*`, `?` and `[...]`.
         rate: inferences, as `100/s`, `100/m` or `100/h`; "" for no limit.
         concurrency: inferences in flight; 0 for no limit.
+        budget: what it may consume, see `parse_budget`; "" for no limit.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     models: A[tuple[A[str, msgspec.Meta(min_length=1)], ...], msgspec.Meta(min_length=1)] = ("*",)
     rate: str = ""
     concurrency: A[int, msgspec.Meta(ge=0)] = 0
+    budget: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -63,6 +67,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"the name '{self.name}' has a meaning of its own")
         if self.rate and not _RATE.fullmatch(self.rate):
             raise ValueError(f"the rate '{self.rate}' is not of the form 100/s, 100/m or 100/h")
+        if self.budget:
+            parse_budget(self.budget)
 
     def rate_limit(self) -> Rate | None:
         """Return the limit on inferences; None without one."""
@@ -70,6 +76,10 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return None
         count, _, unit = self.rate.partition("/")
         return Rate(int(count), _PERIODS[unit])
+
+    def spendable(self) -> Budget | None:
+        """Return the limit on what it consumes; None without one."""
+        return parse_budget(self.budget) if self.budget else None
 
 
 def new_secret() -> str:

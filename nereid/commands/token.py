@@ -36,6 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--models", type=_words, help="patterns of model names, as 'a*,b'; by default all")
     new.add_argument("--rate", help="most inferences, as 100/s, 100/m or 100/h; by default any number")
     new.add_argument("--concurrency", type=int, help="most inferences in flight; by default any number")
+    text = "most that it consumes, as '5 EUR/d' or '3600 core-seconds/h' (periods h, d, w, 30d)"
+    new.add_argument("--budget", help=f"{text}; by default any amount")
     new.add_argument("--name", help="for logs, metrics and revoking; by default made up")
     commands.add_parser("list", help="list the tokens of a file").set_defaults(run=_list)
     revoke = commands.add_parser("revoke", help="take a token out of a file")
@@ -59,7 +61,7 @@ def _scopes(text: str) -> tuple[str, ...]:
 
 def _new(arguments: argparse.Namespace) -> None:
     secret = new_secret()
-    fields = {name: getattr(arguments, name) for name in ("scope", "models", "rate", "concurrency")}
+    fields = {name: getattr(arguments, name) for name in ("scope", "models", "rate", "concurrency", "budget")}
     given = {name: value for name, value in fields.items() if value is not None}
     token = make_token(secret, name=arguments.name or f"client-{token_hex(3)}", **given)
     made = change_tokens(arguments.file, partial(append, token=token))
@@ -71,10 +73,11 @@ def _new(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    rows = [("name", "scope", "models", "rate", "concurrency")]
+    rows = [("name", "scope", "models", "rate", "concurrency", "budget")]
     for token in read_tokens(arguments.file):
         scope, models = ",".join(token.scope), ",".join(token.models)
-        rows.append((token.name, scope, models, token.rate or "-", str(token.concurrency or "-")))
+        limits = (token.rate or "-", str(token.concurrency or "-"), token.budget or "-")
+        rows.append((token.name, scope, models, *limits))
     print(columns(rows))
 
 

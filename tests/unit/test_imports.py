@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 TREES = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 
 TABLE = """
-app.access: app.core app.core.observability app.protocol
+app.access: app.core app.core.cost app.core.observability app.protocol
 app.cache: app.core app.core.installed app.core.system
 app.core:
 app.core.config: app.core

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from app.access.grants import MAX_NAMES, SUFFICIENT, Grant, Grants
 from app.access.tokens import SCOPES, Token, bearer, make_token
-from app.core.errors import ErrorCode, InferError
+from app.core.cost.budgets import parse_budget
+from app.core.errors import ErrorCode, Failure, InferError
 from app.protocol.restrictions import CATEGORIES
 
 NEEDS: Any = list(SUFFICIENT)
@@ -193,3 +194,16 @@ def test_a_header_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.access.grants.digest", digest)
     assert len({id(held(grants)) for _ in range(5)}) == 1
     assert hashed == ["secret"]
+
+
+def test_a_token_whose_budget_is_spent_is_refused_until_that_is_over() -> None:
+    grants = Grants([token(budget="5 EUR/d"), token("b", "other")])
+    assert grants.budgets() == {"a": parse_budget("5 EUR/d")}
+    spent = Failure(ErrorCode.RESOURCE_EXHAUSTED, "spent", retry_after_s=7.0)
+    grants.overspend({"a": spent})
+    error = refused(held(grants).begin, at(0.0))
+    assert (error.code, error.retry_after_s) == (ErrorCode.RESOURCE_EXHAUSTED, 7.0)
+    assert held(grants).outcomes.limited == 1
+    held(grants, "other").begin(at(0.0))
+    grants.overspend({})
+    held(grants).begin(at(0.0))

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from app.access.tokens import Rate, Token, append, digest, encode, make_token, new_secret, parse, without
+from app.core.cost.budgets import parse_budget
 
 HASH = "0123456789abcdef" * 4
 OTHER = "f" * 64
@@ -29,6 +30,13 @@ def test_rates_are_counts_in_periods(rate: str, limit: tuple[int, float]) -> Non
     assert token.rate_limit() == Rate(*limit)
 
 
+def test_a_budget_is_an_amount_in_a_period() -> None:
+    (token,) = parse(line(budget="5 EUR/d"))
+    assert token.spendable() == parse_budget("5 EUR/d")
+    assert parse(line())[0].spendable() is None
+    assert '"budget":"5 EUR/d"' in encode(token).replace(": ", ":")
+
+
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
@@ -45,6 +53,7 @@ def test_rates_are_counts_in_periods(rate: str, limit: tuple[int, float]) -> Non
         (line(rate="0/s"), "the rate '0/s' is not of the form"),
         (line(rate="1/d"), "the rate '1/d' is not of the form"),
         (line(concurrency=-1), ">= 0"),
+        (line(budget="5/d"), "the budget '5/d' is not of the form"),
         (line(sha256="secret"), "regex"),
         (line(expires="never"), "unknown field `expires`"),
         (line(name="ok", sha256=HASH.upper()), "regex"),

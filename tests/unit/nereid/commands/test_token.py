@@ -23,14 +23,14 @@ def run(*words: str) -> int:
 
 
 def test_new_prints_the_token_once_and_keeps_its_hash(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--models=a*,b", "--rate=100/s", "--concurrency=8", "--name=ci")
+    options = ("--models=a*,b", "--rate=100/s", "--concurrency=8", "--budget=5 EUR/d", "--name=ci")
     assert run("new", "--scope", "infer,metrics", *options, "--file=mine") == 0
     output = capsys.readouterr()
     (secret,) = output.out.split()
     (token,) = read_tokens("mine")
     assert token.sha256 == digest(secret) and secret not in Path("mine").read_text() + output.err
     assert (token.name, token.scope, token.models) == ("ci", ("infer", "metrics"), ("a*", "b"))
-    assert (token.rate, token.concurrency) == ("100/s", 8)
+    assert (token.rate, token.concurrency, token.budget) == ("100/s", 8, "5 EUR/d")
 
 
 def test_names_are_made_up_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,8 +38,8 @@ def test_names_are_made_up_and_listed(capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     assert run("list") == 0
     heading, first, second = map(str.split, capsys.readouterr().out.splitlines())
-    assert heading == ["name", "scope", "models", "rate", "concurrency"]
-    assert first[1:] == ["infer", "*", "-", "-"] and second[1:] == ["manage", "*", "5/m", "-"]
+    assert heading == ["name", "scope", "models", "rate", "concurrency", "budget"]
+    assert first[1:] == ["infer", "*", "-", "-", "-"] and second[1:] == ["manage", "*", "5/m", "-", "-"]
     assert first[0].startswith("client-") and first[0] != second[0]
 
 
