@@ -1,17 +1,12 @@
 """Reports the scores of models in a rollout to the repository manager."""
 
-import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-from app.core.errors import InferError
 from app.core.feedback.reports import ScoreReport, SlotScores
+from app.core.observability.reporter import Reporter
 
-logger = logging.getLogger(__name__)
-
-_PERIOD_S: Final = 1.0
 _SINCE_S: Final = 14 * 86400
 _MOST: Final = 5000
 """Slots of one report."""
@@ -24,7 +19,7 @@ class Keeper(Protocol):
         """Return what has changed, see `Book.slots`."""
 
 
-class ScoreReporter:
+class ScoreReporter(Reporter[ScoreReport, str]):
     """Reports once a second what has changed.
 
     A report has sums, no differences: one that did not arrive, or arrives twice, changes nothing.
@@ -43,38 +38,32 @@ class ScoreReporter:
         send: Callable[[ScoreReport], Awaitable[str]],
         node: str,
     ) -> None:
-        self._keeper, self._models, self._send, self._node = keeper, models, send, node
+        super().__init__("scores of models in a rollout", send)
+        self._keeper, self._models, self._node = keeper, models, node
         self._manager = ""
         self._told: dict[tuple[str, str], int] = {}
+        self._telling: dict[tuple[str, str], tuple[int, int]] = {}
+        """By model and rollout, the changes after which and up to which the report on its way tells."""
 
-    async def run(self) -> None:
-        """Report for ever."""
-        while True:
-            await asyncio.sleep(_PERIOD_S)
-            try:
-                await self.report()
-            except InferError as error:
-                logger.debug("scores are reported again: %s", error.message)
-            except Exception:
-                logger.exception("reporting scores of models in a rollout")
-
-    async def report(self) -> None:
-        """Tell what has changed since the last report that the present manager has received.
-
-        Raises:
-            InferError: it was not received, or the scores cannot be read.
-        """
-        models = self._models()
-        self._told = {key: change for key, change in self._told.items() if models.get(key[0]) == key[1]}
+    async def collect(self, number: int) -> ScoreReport | None:
+        """Return what has changed since what the manager has received."""
+        models = self._models().items()
+        self._told = {key: change for key, change in self._told.items() if key in models}
+        self._telling = {}
         since = (int(time.time()) - _SINCE_S) // 60
-        for model, rollout in models.items():
-            after = self._told.get((model, rollout), 0)
-            slots = (await self._keeper.slots(after, [model], since))[:_MOST]
-            if not slots:
-                continue
-            manager = await self._send(ScoreReport(self._node, slots))
-            if manager != self._manager:  # a new one knows nothing of before
-                self._manager, self._told = manager, {}
-                if after:
-                    continue
-            self._told[model, rollout] = slots[-1].change
+        found: list[SlotScores] = []
+        for key in models:
+            after = self._told.get(key, 0)
+            slots = (await self._keeper.slots(after, [key[0]], since))[: _MOST - len(found)]
+            if slots:
+                self._telling[key] = after, slots[-1].change
+                found += slots
+        return ScoreReport(self._node, found) if found else None
+
+    def heard(self, report: ScoreReport, answer: str) -> None:
+        """Remember what the manager knows: a new one knows nothing of before."""
+        if answer != self._manager:
+            self._manager, self._told = answer, {}
+        for key, (after, last) in self._telling.items():
+            if after == self._told.get(key, 0):
+                self._told[key] = last

@@ -144,7 +144,7 @@ class Ingress:
         tap = in_turn(watched, None if self._tape is None else self._tape.tap)
         self._router = router = make_router(settings, pools, self._manager.demand, tap)
         self._drift = DriftReporter(watched, self._manager.report_drift, self._id, router.tap_anew)
-        use = UseReports(router, self._manager) if settings.residency.memory_bytes else None
+        use = UseReports(router, self._manager.report_use) if settings.residency.memory_bytes else None
         self._service = make_service(settings, router, self._manager, region_directory(self._key), self._tape)
         alone = settings.ingress.replicas == 1
         suffix = "" if alone else f".{os.getpid()}"

@@ -27,10 +27,10 @@ app.core.rollout: app.core.installed nereid_client.comparison
 app.core.system:
 app.core.tape: app.core nereid_client.tape
 app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
-app.drift: app.core app.core.config app.core.drift app.routing app.transport.memory
+app.drift: app.core app.core.config app.core.drift app.core.observability app.routing app.transport.memory
 app.ensemble: app.cache app.core app.core.config app.core.observability app.native app.routing app.transport
     app.transport.memory app.transport.wire
-app.feedback: app.core app.core.feedback nereid_client.tape
+app.feedback: app.core app.core.feedback app.core.observability nereid_client.tape
 app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch app.drift
     app.feedback app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible
     app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest
@@ -84,8 +84,8 @@ app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_adapter.serve
 app.ray_adapter.local: app.core.files app.core.system
 app.ray_adapter.serve: app.core
-app.rollout: app.core app.core.config app.core.rollout app.routing nereid_client.comparison
-    nereid_client.tape
+app.rollout: app.core app.core.config app.core.observability app.core.rollout app.routing
+    nereid_client.comparison nereid_client.tape
 app.routing: app.core app.core.config app.core.drift app.core.feedback app.core.observability app.core.rollout
     app.core.system app.core.tape app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel
     app.transport.loops app.transport.memory

@@ -1,17 +1,14 @@
 """What an ingress tells the manager of the replicas of its node."""
 
-import asyncio
 from typing import Any, cast
 
 import pytest
 
-from app.core.errors import unavailable
+from app.core.errors import InferError, unavailable
 from app.core.residency import ReplicaUse, ResidencyReport, UseReport
-from app.ingress.service import use_reports
 from app.ingress.service.use_reports import UseReports
 from app.routing.table import IDLE, ModelState, VersionEntry
 from tests.unit.app.routing_fakes import FakePool, FakeRouter, entry
-from tests.waiting import until
 
 
 class FakeChannel:
@@ -38,19 +35,19 @@ class Manager:
         return ResidencyReport(budget=5)
 
 
-async def test_replicas_of_the_node_are_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(use_reports, "PERIOD_S", 0)
+async def test_replicas_of_the_node_are_asked_again_and_again() -> None:
     idle = VersionEntry("idle", 1, ModelState.READY, IDLE)
     router = FakeRouter(entry("a"), entry("b"), idle)
     local = [FakeChannel(["r1", 10, 0.5, 0]), FakeChannel(["r2", 20, 1.5, 1])]
     router.pools["a:1"] = FakePool(cast(Any, local), cast(Any, [FakeChannel(["elsewhere", 1, 1.0, 0])]))
     router.pools["b:1"] = FakePool(cast(Any, [FakeChannel(unavailable("it ends"))]), [])
     manager = Manager()
-    reports = UseReports(cast(Any, router), manager)
+    reports = UseReports(cast(Any, router), manager.report_use)
     assert reports.figures == ResidencyReport()
-    running = asyncio.create_task(reports.run())
-    await until(lambda: reports.figures.budget == 5)
-    running.cancel()
+    with pytest.raises(InferError):
+        await reports.report()
+    await reports.report()
+    assert reports.figures.budget == 5 and manager.reports[0] == manager.reports[1]
     assert manager.reports[0] == [
         ("a:1", ReplicaUse("r1", 10, 0.5, 0)),
         ("a:1", ReplicaUse("r2", 20, 1.5, 1)),

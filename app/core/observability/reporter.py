@@ -1,0 +1,91 @@
+"""Reports to the repository manager, again and again, what a process has counted."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import ClassVar, Final, Generic, TypeVar
+
+from app.core.errors import InferError
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+A = TypeVar("A")
+
+pause: Final = asyncio.sleep
+
+_LEAST_S: Final = 0.2
+"""From one report to one that is hurried: what hurries may come many times a second."""
+
+
+class Reporter(ABC, Generic[R, A]):
+    """Collects a report, sends it, and hears the answer; then waits, or is hurried.
+
+    A report that did not arrive is sent again as it was: one that has its number is added once at the other
+    end. What is counted meanwhile goes into the next one, so that nothing piles up while the manager is away.
+
+    Args:
+        what: what is reported, for the log.
+        send: sends a report; returns the manager's answer.
+        period_s: seconds from one report to the next.
+
+    Attributes:
+        repeats: whether a report is sent again; one of the moment, with gauges alone, is collected anew.
+    """
+
+    repeats: ClassVar[bool] = True
+
+    def __init__(self, what: str, send: Callable[[R], Awaitable[A]], period_s: float = 1.0) -> None:
+        self._what, self._send, self._period_s = what, send, period_s
+        self._hurried = asyncio.Event()
+        self._number = 0
+        self._sending: R | None = None
+
+    @abstractmethod
+    async def collect(self, number: int) -> R | None:
+        """Return the next report; None while there is nothing to tell.
+
+        Args:
+            number: of the report. It rises by one, and none is used twice.
+        """
+
+    @abstractmethod
+    def heard(self, report: R, answer: A) -> None:
+        """Take the manager's answer to a report, which has arrived."""
+
+    async def run(self) -> None:
+        """Report for ever."""
+        while True:
+            try:
+                await self.report()
+            except InferError as error:
+                logger.debug("%s: reported again: %s", self._what, error.message)
+            except Exception:
+                logger.exception("reporting %s", self._what)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._period_s):
+                    await self._hurried.wait()
+                    await pause(_LEAST_S)
+            self._hurried.clear()
+
+    def hurry(self) -> None:
+        """Report soon."""
+        self._hurried.set()
+
+    async def report(self) -> None:
+        """Send what was counted, or the last report if it has not arrived.
+
+        Raises:
+            InferError: the manager has not received it.
+        """
+        if self._sending is None or not self.repeats:
+            self._sending = await self.collect(self._number + 1)
+            if self._sending is None:
+                return
+            self._number += 1
+        sent = self._sending
+        answer = await self._send(sent)
+        self._sending = None
+        self.heard(sent, answer)
