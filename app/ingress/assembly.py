@@ -35,6 +35,7 @@ from app.routing.targets import Tap
 from app.routing.waiting_room import Demand, WaitingLimits
 from app.settings.settings import ServerSettings
 from app.transport.memory.client_regions import use_mappings
+from app.transport.wire.compiled import compiled_messages
 
 if TYPE_CHECKING:
     from app.tape.assembly import Tape
@@ -85,7 +86,8 @@ def make_tape(settings: ServerSettings, secret: bytes) -> "Tape | None":
         return None
     from app.tape.assembly import open_tape
 
-    return open_tape(settings.tape, secret, _token if settings.access.tokens_file else str)
+    token = _token if settings.access.tokens_file else str
+    return open_tape(settings.tape, secret, token, compiled_messages(settings.cluster.transport))
 
 
 def _token() -> str:

@@ -2,12 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
-from typing import Final
+from time import monotonic, monotonic_ns, time_ns
+from typing import TYPE_CHECKING, Final
 
+from app.core.tensors import InferRequest, InferResponse
 from app.tape.counts import QUEUE, RATE_LIMIT, SEQUENCE, TapeCounts
-from app.tape.rows import Packed, encoded, is_small
-from app.tape.taken import MAX_ROW_BYTES, Taken
+from app.tape.rows import Waiting, encoded, is_small, plain_row
+from app.tape.taken import MAX_ROW_BYTES, Rules, Taken
+
+if TYPE_CHECKING:
+    from app.native.extension import Messages
 
 WAITING_BYTES: Final = 32 << 20
 """Bytes of rows that wait to be written."""
@@ -52,6 +56,7 @@ class TapeQueue:
         ingress: see `Row`.
         waiting_bytes: of the rows that wait.
         clock: returns seconds.
+        messages: write most rows, by C; None where Python writes all.
 
     Attributes:
         collected: bytes of responses of requests in flight.
@@ -64,10 +69,12 @@ class TapeQueue:
         ingress: str = "",
         waiting_bytes: int = WAITING_BYTES,
         clock: Callable[[], float] = monotonic,
+        messages: "Messages | None" = None,
     ) -> None:
+        self._messages = messages
         self._bucket = TokenBucket(rate, clock)
         self._counts, self._most, self._clock, self._ingress = counts, waiting_bytes, clock, ingress
-        self._rows: deque[tuple[float, Taken | Packed]] = deque()
+        self._rows: deque[Waiting] = deque()
         self._number = 0
         self._cut: dict[tuple[str, int | str], None] = {}
         # Each is written by one thread: their difference needs no lock.
@@ -85,26 +92,51 @@ class TapeQueue:
         Raises:
             ValueError: its names and parameters are too long.
         """
-        reason = self._refusal(taken)
-        if reason:
-            self._counts.refused[reason] += 1
-            self._cut_off(taken)
+        if self._cut and taken.in_sequence and self._is_cut(taken):
+            self._counts.refused[SEQUENCE] += 1
             return False
-        self._number += 1
-        taken.number = self._number
+        taken.number = self._number + 1
         # A small row is written down at once: later, and by another thread, it would take several times as
         # long, for what it is made of has left the processor's caches.
-        row = Packed(taken, encoded(taken, self._ingress)) if is_small(taken) else taken
-        self._put += row.nbytes
-        self._rows.append((self._clock(), row))
+        row = b"".join(encoded(taken, self._ingress)) if is_small(taken) else taken
+        kept = self._add(taken.rules.model, taken.wall_ns, row)
+        if not kept:
+            self._cut_off(taken)
+        return kept
+
+    def put_plain(
+        self, rules: Rules, request: InferRequest, response: InferResponse, arrived: int, token: str
+    ) -> bool:
+        """Add the row of a request that was chosen at random and has its only response, if C writes it.
+
+        Returns:
+            False for one that is to be put in as `Taken`.
+        """
+        messages, now = self._messages, monotonic_ns()
+        if messages is None:
+            return False
+        offset = now - arrived
+        wall_ns, number = time_ns() - offset, self._number + 1
+        moments = wall_ns, arrived, offset
+        row = plain_row(messages, rules, self._ingress, number, request, response, moments, token)
+        if row is None:
+            return False
+        self._add(rules.model, wall_ns, row)
         return True
 
-    def _refusal(self, taken: Taken) -> str:
-        if self._cut and taken.in_sequence and self._is_cut(taken):
-            return SEQUENCE
-        if self._put - self._taken + taken.nbytes > self._most:
-            return QUEUE
-        return "" if self._bucket.take(taken.nbytes) else RATE_LIMIT
+    def _add(self, model: str, wall_ns: int, row: bytes | Taken) -> bool:
+        """Add a row; return whether it was not dropped."""
+        nbytes = len(row) if isinstance(row, bytes) else row.nbytes
+        if self._put - self._taken + nbytes > self._most:
+            self._counts.refused[QUEUE] += 1
+            return False
+        if not self._bucket.take(nbytes):
+            self._counts.refused[RATE_LIMIT] += 1
+            return False
+        self._number += 1
+        self._put += nbytes
+        self._rows.append(Waiting(self._clock(), model, wall_ns, nbytes, row))
+        return True
 
     def _cut_off(self, taken: Taken) -> None:
         """Record no more of a sequence of which a row is missing: it could not be repeated."""
@@ -122,12 +154,10 @@ class TapeQueue:
             del self._cut[key]
         return not taken.request.sequence_start
 
-    def take(self) -> Taken | Packed | None:
-        """Return the row that was put in first; None if there is none. `taken_out` is to follow."""
-        try:
-            return self._rows.popleft()[1]
-        except IndexError:
-            return None
+    def take(self, most: int) -> list[Waiting]:
+        """Return the rows that were put in first; none if there is none. `taken_out` is to follow."""
+        rows = self._rows
+        return [rows.popleft() for _ in range(min(most, len(rows)))]
 
     def taken_out(self, nbytes: int) -> None:
         """Note that rows of so many bytes are written, or lost: their memory is free again."""
@@ -142,6 +172,6 @@ class TapeQueue:
     def lag_s(self) -> float:
         """Age of the row that has waited for longest, in seconds; 0 without any."""
         try:
-            return max(0.0, self._clock() - self._rows[0][0])
+            return max(0.0, self._clock() - self._rows[0].at)
         except IndexError:
             return 0.0

@@ -68,7 +68,7 @@ class Tapped:
         self.recorder, self.rules = recorder, rules
         self._target, self._submit = target, target.submit
         self._rate, self._steps, self._decoupled = spec.rate or 0.0, spec.steps, decoupled
-        self._token = recorder.token
+        self._token, self._put_plain = recorder.token, recorder.queue.put_plain
         self.errors, self.is_slow = spec.errors, slowness(spec.slow)
         self._watches = self.errors or self.is_slow is not None
 
@@ -87,14 +87,16 @@ class Tapped:
                 chosen = "sequence"
         elif random() < self._rate:
             chosen = "rate"
-        if not chosen and not self._decoupled:
-            if not self._watches:
+        # Memory of the client may have to be read before the response, and many responses are collected.
+        if not (self._decoupled or (chosen and (request.regions or request.sequence_id))):
+            if not chosen and not self._watches:
                 return self._submit(request, sink)
             arrived, token = monotonic_ns(), self._token()
+            receive = self._keep if chosen else self._watch
             try:
-                return self._submit(request, partial(self._watch, request, sink, arrived, token))
+                return self._submit(request, partial(receive, request, sink, arrived, token))
             except Exception as error:
-                Recording(self, request, sink, "", arrived, token).refused(error)
+                Recording(self, request, sink, chosen, arrived, token).refused(error)
                 raise
         recording = Recording(self, request, sink, chosen)
         try:
@@ -113,6 +115,20 @@ class Tapped:
             recording = Recording(self, request, sink, "", arrived, token)
             recording.slow = response.failure is None
             recording.receive(response)
+
+    def _keep(
+        self, request: InferRequest, sink: Sink, arrived: int, token: str, response: InferResponse
+    ) -> None:
+        """Record a request that was chosen at random."""
+        try:
+            put = self.is_slow is None and self._put_plain(self.rules, request, response, arrived, token)
+        except Exception:
+            self.recorder.failed()
+            put = True
+        if put:
+            sink(response)
+        else:
+            Recording(self, request, sink, "rate", arrived, token).receive(response)
 
 
 class Recording:

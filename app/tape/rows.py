@@ -1,40 +1,73 @@
 """Makes the row of a request that was recorded, as it is written."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.core.errors import ErrorCode
 from app.core.tape.redaction import DEFAULTS, Redaction
-from app.core.tensors import InferResponse, Parameters, Tensor
-from app.tape.taken import Missing, Taken
+from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor
+from app.tape.taken import Missing, Rules, Taken
 from nereid_client.tape.rows import CANCELLED, KEPT, NO_REPLAY, OMITTED, PARAMETERS, REDACTED
 from nereid_client.tape.segments import Described, encode_fields
+
+if TYPE_CHECKING:
+    from app.native.extension import Messages
 
 PACKED_BYTES: Final = 16 << 10
 """Rows up to this size are written down by the event loop; the tensors of larger ones are not copied."""
 
 
-class Packed:
-    """A row that is written down.
+class Waiting(NamedTuple):
+    """A row that waits for the disk.
 
     Attributes:
+        at: when it came, by the queue's clock.
         model: its model.
         wall_ns: its arrival.
-        nbytes: its size.
-        data: it.
+        nbytes: what it keeps in use.
+        row: what is written; or what it will be made of, by the thread that writes.
     """
 
-    __slots__ = ("data", "model", "nbytes", "wall_ns")
-
-    def __init__(self, taken: Taken, parts: Sequence[Any]) -> None:
-        self.model, self.wall_ns = taken.rules.model, taken.wall_ns
-        self.data = b"".join(parts)
-        self.nbytes = len(self.data)
+    at: float
+    model: str
+    wall_ns: int
+    nbytes: int
+    row: "bytes | Taken"
 
 
 def is_small(taken: Taken) -> bool:
     """Return whether a row takes no longer to write down than to keep."""
     return taken.nbytes <= PACKED_BYTES and not taken.rules.redaction.hashes
+
+
+def plain_row(
+    messages: "Messages",
+    rules: Rules,
+    ingress: str,
+    number: int,
+    request: InferRequest,
+    response: InferResponse,
+    moments: tuple[int, int, int],
+    token: str,
+) -> bytes | None:
+    """Return the row of a request chosen at random whose only response is no failure, as most are; by C.
+
+    Args:
+        messages: know where the fields are.
+        rules: of the model.
+        ingress, number: see `Row`.
+        request: as it was submitted.
+        response: to it.
+        moments: of arrival since the epoch, the same by `monotonic_ns`, and from then to the response, in ns.
+        token: name of the client's token.
+
+    Returns:
+        None for one that is to be made of `Taken`: it has parameters, is large or hashed, or in memory of its
+        client.
+    """
+    spec = rules.spec
+    plain = (*moments[:2], ingress, number, rules.model, token, moments[2], "rate", spec.rate or 0.0)
+    return messages.write_row(request, response, spec.fields, PACKED_BYTES, *plain, spec.replay != "never")
 
 
 def encoded(taken: Taken, ingress: str) -> list[Any]:

@@ -5,7 +5,9 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +17,9 @@ from app.tape import files
 from app.tape.counts import DISK, FAULT, SPACE, TapeCounts
 from app.tape.files import SegmentFile
 from app.tape.queue import TapeQueue
-from app.tape.rows import Packed, encoded
+from app.tape.rows import Waiting, encoded
 from app.tape.taken import Taken
-from nereid_client.tape.segments import OPEN
+from nereid_client.tape.segments import OPEN, Counted
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +32,10 @@ SEGMENT_S: Final = 600.0
 RETRY_S: Final = 1.0
 """Time after an error of the disk in which it is not tried again."""
 RETAIN_S: Final = 60.0
-_BATCH_ROWS: Final = 256
-_BATCH_BYTES: Final = 4 << 20
+_BATCH_ROWS: Final = 512
+_model_of: Final = attrgetter("model")
+_moment_of: Final = attrgetter("wall_ns")
+_row_of: Final = attrgetter("row")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -107,59 +111,62 @@ class TapeWriter:
             logger.exception("the tape goes on after an error")
 
     def _flush(self) -> None:
-        batch, nbytes = list[Taken | Packed](), 0
-        while (taken := self._queue.take()) is not None:
-            batch.append(taken)
-            nbytes += taken.nbytes
-            if len(batch) >= _BATCH_ROWS or nbytes >= _BATCH_BYTES:
-                self._write(batch, nbytes)
-                batch, nbytes = [], 0
-        if batch:
-            self._write(batch, nbytes)
+        while batch := self._queue.take(_BATCH_ROWS):
+            try:
+                self._append(batch)
+            finally:
+                self._queue.taken_out(sum([row.nbytes for row in batch]))
 
-    def _write(self, batch: list[Taken | Packed], nbytes: int) -> None:
-        """Write some rows, or count them as lost; forget them."""
-        try:
-            self._append(batch)
-        finally:
-            self._queue.taken_out(nbytes)
-
-    def _append(self, batch: list[Taken | Packed]) -> None:
+    def _append(self, batch: list[Waiting]) -> None:
+        """Write some rows, or count them as lost."""
         now = time.monotonic()
         if self._is_scarce(now) or now < self._refused_until:
             self._counts.lost[SPACE if self._scarce else DISK] += len(batch)
             return
-        rows = self._encoded(batch)
+        buffers, counted = self._encoded(batch)
         try:
             segment = self._open(now)
-            segment.write([part for *_, parts in rows for part in parts])
+            segment.write(buffers)
         except OSError as error:
-            self._counts.lost[DISK] += len(rows)
+            self._counts.lost[DISK] += counted.rows
             self._abandon(now, error)
             return
         self._complained = False
-        for model, wall_ns, parts in rows:
-            size = sum(map(len, parts))
-            segment.counted.count(wall_ns, model, size)
-            self._counts.nbytes += size
-        self._counts.rows += len(rows)
+        segment.counted.add(counted)
+        self._counts.nbytes += counted.nbytes
+        self._counts.rows += counted.rows
         if segment.size >= self._limits.segment_bytes:
             self._seal()
 
-    def _encoded(self, batch: list[Taken | Packed]) -> list[tuple[str, int, list[Any]]]:
-        """Return model, arrival and buffers of rows; those that cannot be written are counted."""
-        found = list[tuple[str, int, list[Any]]]()
+    def _encoded(self, batch: list[Waiting]) -> tuple[list[Any], Counted]:
+        """Return the buffers of rows, and what they are; those that cannot be written are counted.
+
+        The event loop waits for this thread while it holds the interpreter's lock: of small rows, which may
+        be many, nothing is done one by one that can be done to all.
+        """
+        small = [row for row in batch if type(row.row) is bytes]
+        counted = Counted(models={})
+        joined = b"".join(map(_row_of, small))
+        if small:
+            moments = list(map(_moment_of, small))
+            models = Counter(map(_model_of, small))
+            counted = Counted(len(small), min(moments), max(moments), models, len(joined))
+        buffers: list[Any] = [joined]
         for row in batch:
-            if isinstance(row, Packed):
-                found.append((row.model, row.wall_ns, [row.data]))
-                continue
-            try:
-                found.append((row.rules.model, row.wall_ns, encoded(row, self._ingress)))
-            except Exception:
-                if not self._counts.lost[FAULT]:
-                    logger.exception("a row of the tape could not be written; more are only counted")
-                self._counts.lost[FAULT] += 1
-        return found
+            if isinstance(row.row, Taken):
+                buffers += self._made(row.row, counted)
+        return buffers, counted
+
+    def _made(self, taken: Taken, counted: Counted) -> list[Any]:
+        try:
+            parts = encoded(taken, self._ingress)
+        except Exception:
+            if not self._counts.lost[FAULT]:
+                logger.exception("a row of the tape could not be written; more are only counted")
+            self._counts.lost[FAULT] += 1
+            return []
+        counted.count(taken.wall_ns, taken.rules.model, sum(map(len, parts)))
+        return parts
 
     def _open(self, now: float) -> SegmentFile:
         """Return the segment that rows go to; a new one where there is none.

@@ -180,6 +180,17 @@ class Counted(msgspec.Struct):
         self.models[model] = self.models.get(model, 0) + 1
         self.nbytes += nbytes
 
+    def add(self, other: "Counted") -> None:
+        """Add other rows."""
+        if not other.rows:
+            return
+        self.rows += other.rows
+        self.first_ns = min(self.first_ns, other.first_ns) if self.first_ns else other.first_ns
+        self.last_ns = max(self.last_ns, other.last_ns)
+        self.nbytes += other.nbytes
+        for model, rows in other.models.items():
+            self.models[model] = self.models.get(model, 0) + rows
+
 
 def encode_summary(counted: Counted, at: int) -> list[Any]:
     """Return the buffers that end a sealed segment whose records so far end at a byte."""

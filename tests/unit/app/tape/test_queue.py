@@ -8,7 +8,6 @@ from app.core.tape.spec import TapeSpec
 from app.core.tensors import InferRequest, Tensor
 from app.tape.counts import TapeCounts
 from app.tape.queue import MAX_CUT, TapeQueue, TokenBucket
-from app.tape.rows import Packed
 from app.tape.taken import MAX_ROW_BYTES, OVERHEAD_BYTES, Rules, Taken
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.records import MAGIC
@@ -43,7 +42,7 @@ def test_rows_wait_in_order_up_to_a_size() -> None:
     rows = [taken() for _ in range(5)]
     assert [queue.put(row) for row in rows] == [True, True, True, False, False]
     assert counts.dropped["queue"] == 2
-    assert [queue.take(), queue.take(), queue.take(), queue.take()] == [*rows[:3], None]
+    assert [each.row for each in queue.take(2) + queue.take(2)] == rows[:3] and queue.take(1) == []
     assert not queue.put(rows[3])  # they are still in memory, until they are written
     queue.taken_out(ONE)
     assert queue.put(rows[3])
@@ -53,9 +52,9 @@ def test_rows_wait_in_order_up_to_a_size() -> None:
 def test_small_rows_wait_as_what_is_written(tmp_path: Path) -> None:
     queue = TapeQueue(0, TapeCounts(), "ab")
     queue.put(taken(8))
-    row = queue.take()
-    assert isinstance(row, Packed) and queue.waiting_bytes == row.nbytes == len(row.data)
-    (tmp_path / "ab-1.tape").write_bytes(MAGIC + row.data)
+    (waiting,) = queue.take(9)
+    assert isinstance(waiting.row, bytes) and queue.waiting_bytes == waiting.nbytes == len(waiting.row)
+    (tmp_path / "ab-1.tape").write_bytes(MAGIC + waiting.row)
     (read,) = Tape(tmp_path).rows()
     assert (read.key, read.inputs[0].nbytes) == ("ab-1", 8)
 
@@ -68,7 +67,7 @@ def test_lag_is_the_age_of_the_oldest() -> None:
     clock.now += 2
     queue.put(taken())
     assert queue.lag_s == 2
-    queue.take()
+    queue.take(1)
     assert queue.lag_s == 0
 
 
@@ -90,11 +89,11 @@ def test_a_sequence_that_lost_a_row_is_not_gone_on_with() -> None:
     queue = TapeQueue(0, counts, waiting_bytes=ONE)
     assert queue.put(taken(sequence=7, start=True))
     assert not queue.put(taken(sequence=7))
-    queue.take()
+    queue.take(1)
     queue.taken_out(ONE)
     assert not queue.put(taken(sequence=7))
     assert queue.put(taken(sequence=8))
-    queue.take()
+    queue.take(1)
     queue.taken_out(ONE)
     assert not queue.put(taken(sequence=7, end=True))
     assert counts.dropped | {"queue": 0, "sequence": 0} == dict.fromkeys(counts.dropped, 0)
@@ -115,10 +114,10 @@ def test_rows_and_drops_add_up_whatever_happens() -> None:
     out = kept = 0
     for _ in range(3000):
         kept += queue.put(taken(chance.choice((0, 1000, 100_000)), chance.randint(0, 3)))
-        if chance.random() < 0.4 and (row := queue.take()) is not None:
+        for row in queue.take(1) if chance.random() < 0.4 else []:
             queue.taken_out(row.nbytes)
             out += 1
-    while (row := queue.take()) is not None:
+    for row in queue.take(3000):
         queue.taken_out(row.nbytes)
         out += 1
     assert kept == out

@@ -179,7 +179,7 @@ def test_a_row_that_cannot_be_made_is_counted(tmp_path: Path) -> None:
         request = InferRequest("m", "", (Tensor("IN", "UINT8", (1,), object()),))
         taken = Taken.__new__(Taken)
         bench.put(1)
-        taken.rules, taken.request, taken.responses = RULES, request, []
+        taken.rules, taken.request, taken.responses, taken.wall_ns = RULES, request, [], 1
         taken.nbytes, taken.in_sequence, taken.flags = 1 << 15, False, set()
         bench.queue.put(taken)
         bench.put(1)
