@@ -35,6 +35,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "check": Command(
         "nereid.commands.check.command", "Check the models of a repository without serving them."
     ),
+    "cost": Command(
+        "nereid.commands.cost.command", "Tell what models and clients consume, and what that costs."
+    ),
     "dev": Command(
         "nereid.commands.dev", "Serve models in one process, and load them again when files are saved."
     ),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from app.core.files.private_files import state_directory
 from app.core.installed.installation import server_version
 from app.native.choice import described
 from app.ray_adapter.cluster_environment import cluster_addresses, cluster_environment
@@ -107,6 +108,7 @@ class Console:
             dashboard=self._dashboard,
             environment=cluster_environment(),
             log=self._log_path,
+            ledger=_ledger(settings.model_store.state_directory),
         )
         try:
             written = write_record(record)
@@ -128,6 +130,14 @@ class Console:
     @property
     def _log_path(self) -> str:
         return str(getattr(self._ray_log, "baseFilename", ""))
+
+
+def _ledger(given: str) -> str:
+    """Return where this machine's part of the cost ledger is; "" where files have no place."""
+    try:
+        return state_directory("cost", given)
+    except OSError:
+        return ""
 
 
 def _say(text: str) -> None:

@@ -35,6 +35,7 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
         dashboard: address of Ray's dashboard; "" without one.
         environment: variables with which Ray's commands reach its cluster.
         log: the file with the messages of Ray; "" when they are printed.
+        ledger: directory of the cost ledger; "" for none that is known.
     """
 
     pid: int
@@ -49,6 +50,7 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
     dashboard: str = ""
     environment: dict[str, str] = {}
     log: str = ""
+    ledger: str = ""
 
 
 def write_record(record: ServerRecord) -> list[Path]:

@@ -185,6 +185,8 @@ nereid.commands: app.access app.core app.core.files app.core.observability app.c
 nereid.commands.check: app.core app.core.config app.routing app.settings app.settings.flag backends
     backends.registry deployments.environments deployments.execution deployments.manager
     deployments.model_store nereid.commands
+nereid.commands.cost: app.core app.core.cost app.core.files nereid.commands nereid.console nereid_client.tools
+    nereid_client.tools.perf.report
 nereid.commands.drift: app.core app.core.config app.core.drift app.core.installed deployments.model_store
     nereid.commands nereid.offline nereid_client.tape nereid_client.tools
 nereid.commands.new: app.core backends backends.pytorch backends.registry nereid.migrate

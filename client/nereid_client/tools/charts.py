@@ -125,7 +125,7 @@ def bars(rows: Mapping[str, Mapping[str, float]], label: str) -> str:
                 f"<title>{about}</title></rect>"
             )
             place += width
-        shapes.append(f'<text x="{place + 6:.1f}" y="{y + 15}">{sum(parts.values()):,.0f}</text>')
+        shapes.append(f'<text x="{place + 6:.1f}" y="{y + 15}">{_figure(sum(parts.values()))}</text>')
     first = next(iter(rows.values()), {})
     return _svg(label, 16 + 30 * len(rows), shapes) + legend(list(first))
 
@@ -161,6 +161,11 @@ def intervals(rows: Intervals, x: Axis, limits: Mapping[str, float] | None = Non
 def _under(place: float, y: float, text: str) -> str:
     """Return a text below or above a place of the x axis."""
     return f'<text x="{_across(place):.1f}" y="{y}" text-anchor="middle">{escape(text)}</text>'
+
+
+def _figure(value: float) -> str:
+    """Return a figure with three digits that count; of a large one all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
 
 
 def _short(name: str) -> str:
