@@ -86,13 +86,16 @@ $(DOCS_VENV)/.installed: pyproject.toml constraints.txt
 		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
 	@touch $@
 
-# Sources, wheels (any machine; compiled, for this Python and, by zig, any Linux), their digests and the list of what is
-# installed with them, in dist/; checked in an environment of its own. WHEELS is a directory of wheels to install from,
-# and from nowhere else.
+# Sources, wheels (any machine; compiled, for each Python with headers on PATH and, by zig, any Linux), their digests and the
+# list of what is installed with them, in dist/; checked in environments of their own. WHEELS is a directory of wheels to
+# install from, and from nowhere else; RELEASE_PYTHONS names Pythons beside that of $(VENV).
+RELEASE_PYTHONS ?= $(shell for name in python3.11 python3.12 python3.13; do "$$name" -c 'import os, sys, sysconfig; \
+	print(sys.executable * os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null; done | \
+	grep -v "$$($(BIN)/python -c 'import sys; print("%d.%d$$" % sys.version_info[:2])')")
 release: $(VENV)/.installed-test docs
 	@$(PIP) cyclonedx-bom ziglang
-	$(BIN)/python -m release.build dist
-	$(BIN)/python -m release.check dist $(WHEELS)
+	$(BIN)/python -m release.build dist $(RELEASE_PYTHONS)
+	$(BIN)/python -m release.check dist $(if $(WHEELS),--wheels $(WHEELS)) $(RELEASE_PYTHONS)
 
 # Pages as a browser shows them; needs a Chromium (Debian's package chromium). Those tests skip where the extra is missing.
 test-browser: $(VENV)/.installed-test

@@ -1,10 +1,11 @@
 """Builds what is published: wheels with and without what is compiled, sources, and their digests.
 
-    python -m release.build dist
+    python -m release.build dist [PYTHON ...]
 
 Sources are a copy of what git tracks, with the manual if `make docs` has built it; wheels are built from
-them, as others would. The compiled wheel is of this Python and, where the package ziglang is installed, for
-every Linux with glibc 2.17; otherwise for this machine's. No other server is asked.
+them, as others would. There is a compiled wheel for this Python and for each further one that is named, with
+its headers. Where the package ziglang is installed, they are for every Linux with glibc 2.17; otherwise for
+this machine's. No other server is asked.
 """
 
 import hashlib
@@ -14,10 +15,10 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -36,8 +37,10 @@ print((build_meta.build_wheel if kind == "wheel" else build_meta.build_sdist)(wh
 """
 
 
-def build(target: Path) -> list[Path]:
+def build(target: Path, pythons: Sequence[str] = (sys.executable,)) -> list[Path]:
     """Build everything into a directory, which is emptied before; return the files.
+
+    `pythons` are the interpreters that get a compiled wheel.
 
     Raises:
         CalledProcessError: a build has failed; it has said why.
@@ -51,7 +54,8 @@ def build(target: Path) -> list[Path]:
         shutil.unpack_archive(sources, work)
         server = Path(work) / sources.name.removesuffix(".tar.gz")
         _built(server, "wheel", target, {"NEREID_COMPILE": "never"})
-        check_compiled(_compiled(server, target, Path(work)))
+        for python in pythons:
+            check_compiled(_compiled(server, target, Path(work), python))
         for kind in ("sdist", "wheel"):
             _built(tree / "client", kind, target)
     files = sorted(target.iterdir())
@@ -72,27 +76,51 @@ def copied(source: Path, root: Path = ROOT) -> Path:
     return source
 
 
-def _compiled(source: Path, target: Path, work: Path) -> Path:
-    """Build the wheel with what is compiled; return it."""
+def _compiled(source: Path, target: Path, work: Path, python: str) -> Path:
+    """Build the wheel with what is compiled for a Python; return it."""
     environment, options = {"NEREID_COMPILE": "always"}, []
     machine = platform.machine()
     if find_spec("ziglang") is not None:
         version = ".".join(map(str, GLIBC))
         zig = work / "zigcc"
         # Debian's pyconfig.h is one that includes another, which is where zig does not look.
-        includes = f"-idirafter {Path(sysconfig.get_path('include')).parent}"
+        includes = f"-idirafter {Path(_include(python)).parent}"
         command = f"{sys.executable} -m ziglang cc -target {machine}-linux-gnu.{version} {includes}"
-        zig.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        zig.write_text(f'#!/bin/sh\nPYTHONPATH= exec {command} "$@"\n')
         zig.chmod(0o755)
         # Without what Debian's Python hands to a linker, of which zig's knows a part.
         environment |= {"CC": str(zig), "LDSHARED": f"{zig} -shared"}
         options = [f"--plat-name=manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine}"]
-    return _built(source, "wheel", target, environment, *options)
+    if python != sys.executable:
+        environment["PYTHONPATH"] = str(lent_setuptools(work / "setuptools"))
+    return _built(source, "wheel", target, environment, *options, python=python)
 
 
-def _built(source: Path, kind: str, target: Path, environment: Mapping[str, str] = {}, *options: str) -> Path:
-    shutil.rmtree(source / "build" / "lib", ignore_errors=True)
-    command = [sys.executable, "-c", _BUILD, kind, str(target.resolve()), *options]
+def _include(python: str) -> str:
+    command = [python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def lent_setuptools(folder: Path) -> Path:
+    """Lend this Python's setuptools, which is that of any, to another that has none; return where it is."""
+    folder.mkdir(exist_ok=True)
+    installed = distribution("setuptools")
+    for name in {file.parts[0] for file in installed.files or ()} - {".."}:
+        if not (folder / name).exists():
+            (folder / name).symlink_to(str(installed.locate_file(name)))
+    return folder
+
+
+def _built(
+    source: Path,
+    kind: str,
+    target: Path,
+    environment: Mapping[str, str] = {},
+    *options: str,
+    python: str = sys.executable,
+) -> Path:
+    shutil.rmtree(source / "build", ignore_errors=True)
+    command = [python, "-c", _BUILD, kind, str(target.resolve()), *options]
     done = subprocess.run(
         command, cwd=source, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
@@ -125,5 +153,6 @@ def _digest(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    for made in build(Path(sys.argv[1] if len(sys.argv) > 1 else "dist")):
+    where, *further = sys.argv[1:] or ["dist"]
+    for made in build(Path(where), [sys.executable, *further]):
         print(f"{made.stat().st_size:>10,}  {made}")

@@ -1,13 +1,16 @@
 """Checks what `release.build` has made, as who installs it meets it, and lists what is installed with it.
 
-    python -m release.check dist [WHEELS]
+    python -m release.check dist [--wheels DIRECTORY] [--without-ray] [PYTHON ...]
 
-A fresh environment gets the compiled wheel, starts the server with a model made by `nereid new`, and asks it;
-then the wheel without what is compiled takes its place, and the same is asked of `nereid dev`. Packages come
-from the directory WHEELS and nowhere else, if one is named (`pip download -d WHEELS -c constraints.txt .`),
-otherwise from pip's index. A CycloneDX document beside the wheels lists them, by the package cyclonedx-bom.
+A fresh environment gets the compiled wheel, starts the server with a model made by `nereid new`, and asks it,
+once more where there is nothing but libraries and Python; then the wheel without what is compiled takes its
+place, and the same is asked of `nereid dev`. So it is of the wheel for each further Python that is named.
+Packages come from a directory and nowhere else, if one is named (each Python's
+`pip download -d DIRECTORY -c constraints.txt .` fills it), otherwise from pip's index. A CycloneDX document
+beside the wheels lists them, by the package cyclonedx-bom.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -20,7 +23,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -33,33 +35,50 @@ _STOP_S: Final = 60.0
 _ASKED: Final = {"inputs": [{"name": "INPUT", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
 
-def check(dist: Path, wheels: Path | None, with_ray: bool) -> None:
+def check(dist: Path, wheels: Path | None, with_ray: bool, pythons: Sequence[str] = ()) -> None:
     """Check the wheels of a directory; write what is installed with them beside them.
+
+    `pythons` are further interpreters, each of which has a wheel of its own.
 
     Raises:
         CalledProcessError: an installation or a command has failed.
-        ValueError: a server does not answer as it is to.
+        ValueError: a server does not answer as it is to, or there is no wheel for a Python.
     """
-    (plain,) = dist.glob("nereid_server-*-none-any.whl")
-    (compiled,) = set(dist.glob("nereid_server-*.whl")) - {plain}
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        venv.create(folder / "venv", with_pip=True)
-        python = folder / "venv" / "bin" / "python"
-        install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        source = ["--no-index", "-f", str(wheels)] if wheels else []
-        subprocess.run([*install, *source, "-c", str(ROOT / "constraints.txt"), str(compiled)], check=True)
-        inventory(python, dist)
-        nereid = str(python.with_name("nereid"))
-        new = [nereid, "new", "doubler", "--python", "--repository", "models"]
-        subprocess.run(new, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        install = installed(sys.executable, dist, wheels, folder)
+        inventory(folder / "venv" / "bin" / "python", dist)
+        nereid = str(folder / "venv" / "bin" / "nereid")
         if with_ray:
             ask([nereid, "--model-repository=models"], folder, "native")
         ask([nereid, "dev", "models"], folder, "native")
         if os.geteuid() == 0 and shutil.which("unshare"):
             ask([*_bare(folder), nereid, "dev", str(folder / "models")], folder, "native")
+        (plain,) = dist.glob("nereid_server-*-none-any.whl")
         subprocess.run([*install, "--no-deps", "--force-reinstall", "--no-index", str(plain)], check=True)
         ask([nereid, "dev", "models"], folder, "python")
+    for python in pythons:
+        with tempfile.TemporaryDirectory() as work:
+            installed(python, dist, wheels, Path(work))
+            ask([f"{work}/venv/bin/nereid", "dev", "models"], Path(work), "native")
+
+
+def installed(python: str, dist: Path, wheels: Path | None, folder: Path) -> list[str]:
+    """Install the compiled wheel into an environment of a Python, and make a model; return pip's command."""
+    tag = [python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"]
+    version = subprocess.run(tag, check=True, capture_output=True, text=True).stdout.strip()
+    found = list(dist.glob(f"nereid_server-*-{version}-{version}-*.whl"))
+    if len(found) != 1:
+        raise ValueError(f"{dist} has not one compiled wheel for {python} ({version})")
+    subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
+    programs = folder / "venv" / "bin"
+    install = [str(programs / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    source = ["--no-index", "-f", str(wheels)] if wheels else []
+    subprocess.run([*install, *source, "-c", str(ROOT / "constraints.txt"), str(found[0])], check=True)
+    new = [str(programs / "nereid"), "new", "doubler", "--python", "--repository", "models"]
+    subprocess.run(new, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    print(f"{found[0].name} installed", flush=True)
+    return install
 
 
 def _bare(folder: Path) -> list[str]:
@@ -153,10 +172,16 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m release.check")
+    parser.add_argument("dist", type=Path)
+    parser.add_argument("pythons", nargs="*", metavar="PYTHON", help="a further interpreter")
+    parser.add_argument("--wheels", type=Path, help="where all packages come from")
+    parser.add_argument("--without-ray", action="store_true", help="start no server with Ray")
+    asked = parser.parse_args()
+    wheels = asked.wheels.resolve() if asked.wheels else None
+    check(asked.dist.resolve(), wheels, not asked.without_ray, asked.pythons)
+
+
 if __name__ == "__main__":
-    named = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    check(
-        Path(named[0] if named else "dist").resolve(),
-        Path(named[1]).resolve() if named[1:] else None,
-        with_ray="--without-ray" not in sys.argv,
-    )
+    _main()

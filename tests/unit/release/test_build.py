@@ -1,12 +1,14 @@
 """What `release.build` puts into a release, and what it refuses."""
 
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from release.build import check_compiled, copied
+from release.build import check_compiled, copied, lent_setuptools
+from release.check import installed
 
 NAME = "nereid_server-1-cp311-cp311-manylinux_2_17_x86_64.whl"
 
@@ -42,3 +44,18 @@ def test_what_git_does_not_track_is_no_part_of_a_release(tmp_path: Path) -> None
         "app/a.py",
         "manual/index.html",
     }
+
+
+def test_python_without_setuptools_is_lent_some(tmp_path: Path) -> None:
+    """Where it has none (-S: as if nothing were installed), its wheel is built all the same."""
+    found = "import setuptools.build_meta, importlib.metadata as m; print(m.version('setuptools'))"
+    command = [sys.executable, "-S", "-c", found]
+    lent = {"PYTHONPATH": str(lent_setuptools(tmp_path / "lent"))}
+    assert subprocess.run(command, env={}, capture_output=True, check=False).returncode
+    assert subprocess.run(command, env=lent, capture_output=True, check=True).stdout
+
+
+def test_check_wants_a_wheel_for_each_python(tmp_path: Path) -> None:
+    wheel(tmp_path, "nereid_server-1-cp27-cp27-manylinux_2_17_x86_64.whl", b"", b"")
+    with pytest.raises(ValueError, match=r"has not one compiled wheel for .* \(cp3"):
+        installed(sys.executable, tmp_path, None, tmp_path)
