@@ -1,4 +1,4 @@
-"""Settings of the HTTP and gRPC fronts; sizes are in bytes."""
+"""Settings of the HTTP and gRPC fronts, and of the console; sizes are in bytes."""
 
 from typing import Annotated as A
 from typing import Final
@@ -320,3 +320,22 @@ class GrpcSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "http2"
     tfserving: A[bool, SameAs("allow_tfserving")] = False
     stream: StreamLimits = StreamLimits()
+
+
+class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The console that is started beside the server, as a process of its own."""
+
+    enabled: A[
+        bool, Flag("allow_console", "Serve the console for browsers, by a process of its own.", NEREID)
+    ] = False
+    address: A[
+        str,
+        Flag(
+            "console_address",
+            "Address for the console; with one that the network reaches it serves holders of tokens only.",
+            NEREID,
+        ),
+    ] = "127.0.0.1"
+    port: A[
+        int, Flag("console_port", "Port for the console; 0 for a free one.", NEREID, low=0, high=65535)
+    ] = 8003

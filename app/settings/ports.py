@@ -24,6 +24,7 @@ def check_ports(settings: ServerSettings) -> None:
             settings.metrics.port,
             False,
         ),
+        ("Console", settings.console.enabled, settings.console.address, settings.console.port, False),
         *(
             (name, front.enabled, front.address, front.port, False)
             for name, front in settings.plain_fronts().items()

@@ -18,7 +18,7 @@ from app.settings.clouds import CloudSettings, with_environment
 from app.settings.cluster import ClusterSettings
 from app.settings.flag import parsers
 from app.settings.flag.flags import NEREID, Flag, Section, table
-from app.settings.fronts import MIB, GrpcSettings, HttpSettings
+from app.settings.fronts import MIB, ConsoleSettings, GrpcSettings, HttpSettings
 from app.settings.openai import OpenAISettings
 from app.settings.residency import ResidencySettings
 from app.settings.tape import TapeSettings
@@ -334,6 +334,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     devices: A[DeviceSettings, Section("Memory and devices")] = DeviceSettings()
     clouds: A[CloudSettings, Section("Clouds", combine=with_environment)] = CloudSettings()
     openai: A[OpenAISettings, Section(NEREID)] = OpenAISettings()
+    console: A[ConsoleSettings, Section(NEREID)] = ConsoleSettings()
     cluster: A[ClusterSettings, Section(NEREID)] = ClusterSettings()
     model_store: A[ModelStoreSettings, Section(NEREID)] = ModelStoreSettings()
     residency: A[ResidencySettings, Section(NEREID)] = ResidencySettings()

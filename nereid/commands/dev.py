@@ -86,6 +86,7 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
     from app.core.files.private_files import require_home
     from app.core.observability.log import configure_logging
     from nereid.console import messages
+    from nereid.console.beside import console_beside
     from nereid.engine.engine import Engine
     from nereid.engine.fronts import Fronts
     from nereid.engine.watch import Watch
@@ -105,7 +106,8 @@ def serve(settings: ServerSettings, stop: threading.Event) -> int:
         print(messages.ready(settings, table, time.monotonic() - started, "", os.getpid()))
         print(f"One process of {_memory_mb():.0f} MB. Saved files are loaded at once.", flush=True)
         engine.own_process()
-        Watch(engine, _print_change).run(stop)
+        with console_beside(settings):
+            Watch(engine, _print_change).run(stop)
         fronts.close(_GRACE_S)
     finally:
         engine.close()

@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "cost": Command(
         "nereid.commands.cost.command", "Tell what models and clients consume, and what that costs."
     ),
+    "console": Command("nereid.commands.console", "Serve the console for browsers of a running server."),
     "dev": Command(
         "nereid.commands.dev", "Serve models in one process, and load them again when files are saved."
     ),

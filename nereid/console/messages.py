@@ -114,6 +114,8 @@ def _addresses(settings: ServerSettings) -> Iterable[tuple[str, str]]:
         yield "gRPC", grpc_address(settings) or _chosen("GRPCInferenceService")
     if settings.metrics.enabled:
         yield "Metrics", metrics_url(settings) or _chosen("Metrics Service")
+    if settings.console.enabled and settings.console.port:
+        yield "Console", f"http://{_host(settings.console.address)}:{settings.console.port}"
 
 
 def _chosen(service: str) -> str:

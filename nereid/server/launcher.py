@@ -11,6 +11,7 @@ from app.ray_adapter.supervision import Supervisor
 from app.settings.ports import check_ports
 from app.settings.settings import SETTINGS, ServerSettings
 from nereid import workers
+from nereid.console.beside import console_beside
 from nereid.console.console import Console
 from nereid.console.systemd import notify
 from nereid.controller import CALLBACK
@@ -50,7 +51,8 @@ def run(settings: ServerSettings) -> int:
         if not _loaded(stop, console):
             return 1
         supervisor.ready()
-        stop.until_set()
+        with console_beside(settings):
+            stop.until_set()
         print(f"Signal ({stop.number}) received.", flush=True)
         notify(STOPPING=1, STATUS="answering the requests in flight")
         return 0

@@ -15,6 +15,7 @@ TREES = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 TABLE = """
 app.access: app.core app.core.cost app.core.observability app.protocol
 app.cache: app.core app.core.installed app.core.system
+app.console: app.core app.core.system app.protocol.http
 app.core:
 app.core.config: app.core
 app.core.cost: app.core app.core.files
@@ -179,8 +180,8 @@ deployments.serve_replica: app.core app.core.observability app.core.system app.r
     deployments.execution deployments.model_process deployments.replica deployments.scheduling.dynamic
 nereid:
 nereid.backend: app.core backends
-nereid.commands: app.access app.core app.core.files app.core.observability app.core.system app.settings
-    app.settings.flag backends.registry deployments.environments deployments.model_store nereid
+nereid.commands: app.access app.console app.core app.core.files app.core.observability app.core.system
+    app.settings app.settings.flag backends.registry deployments.environments deployments.model_store nereid
     nereid.commands.new nereid.console nereid.engine nereid.migrate nereid_client.tools.analyze
 nereid.commands.check: app.core app.core.config app.routing app.settings app.settings.flag backends
     backends.registry deployments.environments deployments.execution deployments.manager

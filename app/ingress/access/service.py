@@ -15,6 +15,7 @@ from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ingress.access.caller import GRANT
 from app.ingress.service.interface import InferenceService
+from app.ingress.service.overview import Overview
 from app.routing.table import VersionEntry
 
 CACHE_SALT = "cache_salt"
@@ -81,6 +82,16 @@ class GuardedService:
         return pb.RepositoryIndexResponse(
             models=[model for model in found.models if grant.permits(model.name)]
         )
+
+    async def overview(self, cursor: str) -> Overview:
+        found = await self._service.overview(cursor)
+        if (grant := GRANT.get()) is None:
+            return found
+        rows = [row for row in found.versions if grant.permits(row.name)]
+        if "model-repository" not in grant.needs:  # a reason may tell what is in the repository
+            rows = [msgspec.structs.replace(row, reason="") for row in rows]
+        names = found.names and [name for name in found.names if grant.permits(name[0])]
+        return msgspec.structs.replace(found, versions=rows, names=names)
 
     async def load_model(
         self, name: str, config: str | None, files: Mapping[str, bytes], who: str = ""

@@ -70,6 +70,7 @@ def _surroundings(
         tokens=guard is not None and guard.grants is not None,
         inference_header=inference.header if inference else "",
         describes="metadata" not in settings.restrictions,
+        indexes="model-repository" not in settings.restrictions,
     )
 
 

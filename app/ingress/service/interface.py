@@ -19,6 +19,7 @@ from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.service.overview import Overview
 from app.routing.table import VersionEntry
 
 
@@ -66,6 +67,9 @@ class InferenceService(Protocol):
     async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse: ...
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse: ...
+
+    async def overview(self, cursor: str) -> Overview:
+        """Return what has changed of versions and their counters since an earlier answer, "" for none."""
 
     async def load_model(
         self, name: str, config: str | None, files: Mapping[str, bytes], who: str = ""

@@ -24,10 +24,11 @@ from app.core.server_metadata import EXTENSIONS, VERSION
 from app.core.tensors import InferRequest
 from app.dispatch.router import Router
 from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.service.overview import Overview, Overviews
 from app.ingress.service.peers import Peers
 from app.ingress.service.replica_statistics import collect, collect_ensembles, statistics_message
 from app.routing.refusals import unknown_text
-from app.routing.table import ModelState, NotLoaded, VersionEntry
+from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.routing.waiting_room import WaitingCounts
 from app.settings.settings import ServerSettings
 from app.transport.channel.client import Channel
@@ -121,6 +122,7 @@ class RoutedInferenceService:
         self.rollouts = router.rollouts
         self.peers: Peers | None = None
         self.keeper = keeper
+        self._overviews = Overviews(self)
         self._exiting = False
         self.cluster_fault = ""
         """What is wrong with the cluster that makes the server not ready; "" for nothing."""
@@ -260,6 +262,25 @@ class RoutedInferenceService:
             if not ready or state == ModelState.READY.value:
                 response.models.add(name=name, version=version, state=state, reason=reason)
         return response
+
+    async def overview(self, cursor: str) -> Overview:
+        return await self._overviews.since(cursor)
+
+    @property
+    def table(self) -> RoutingTable:
+        """The newest table, by which requests are routed."""
+        return self._router.table
+
+    async def index(self) -> list[tuple[str, str, str, str]]:
+        """Return name, version, state and reason of every version as the manager knows them."""
+        return await self._repository.index()
+
+    def observed(self, entry: VersionEntry) -> tuple[str, str, int]:
+        """Return state and reason of a version as found here, and the number of replicas that answer."""
+        if entry.state is not ModelState.READY:
+            return entry.state.value, entry.reason, 0
+        state, reason = self._observed(entry.name, entry.version, entry.reason)
+        return state, reason, sum(channel.ready for channel in self._channels(entry, local=False))
 
     async def load_model(
         self, name: str, config: str | None, files: Mapping[str, bytes], who: str = ""

@@ -13,10 +13,12 @@ from app.core.errors import InferError, not_found, unsupported
 from app.core.feedback.figures import FeedbackFigures, Scores
 from app.core.feedback.records import Feedback
 from app.core.inference import Sink
+from app.core.observability.durations import BOUNDS_S
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
+from app.ingress.service.overview import Overview, VersionRow
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from tests.unit.app.drift_fakes import drift_status
 from tests.unit.app.rollout_fakes import rollout, rollout_history
@@ -117,6 +119,13 @@ class FakeService:
             self._check(name, version)
         entry = pb.ModelStatistics(name="identity", version="1", inference_count=3)
         return pb.ModelStatisticsResponse(model_stats=[entry])
+
+    async def overview(self, cursor: str) -> Overview:
+        rows = [
+            VersionRow(entry.name, str(entry.version), entry.state.value, kind="python", replicas=1)
+            for entry in self.served()
+        ]
+        return Overview(cursor or "fake.1", 0.0, self.is_ready, BOUNDS_S, rows)
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
         self.indexed.append(ready)

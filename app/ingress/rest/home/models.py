@@ -10,7 +10,7 @@ from app.core.config.model_config import TensorSpec
 from app.core.identifiers import name_of
 from app.ingress.rest.home.first_request import request_of
 from app.ingress.rest.home.remedies import explained
-from app.routing.table import ModelState, VersionEntry
+from app.routing.table import UNLOADED, ModelState, VersionEntry
 
 _WORDS: Final[Mapping[str, tuple[str, str]]] = {
     ModelState.READY: ("Ready", "good"),
@@ -95,12 +95,8 @@ def _model(
     asking: Asking | None,
     numbered: bool,
 ) -> Model:
-    state, look = _WORDS.get(row.state, _OTHER)
-    if row.state == ModelState.UNAVAILABLE and row.reason == "unloaded":
-        state, look = _WORDS[""]
+    state, look = worded(row.state, row.reason, idle=entry is not None and entry.idle)
     reason, remedy = explained(row.state, row.reason)
-    if entry is not None and entry.idle:
-        state, look = "Idle", "off"
     model = Model(name_of(row.name), row.version, state, look, "", reason, remedy)
     if entry is None or asking is None or row.state != ModelState.READY:
         return model
@@ -110,6 +106,14 @@ def _model(
         outputs=_tensors(entry.outputs.values()),
         request=request_of(entry, asking.curl, asking.url, numbered),
     )
+
+
+def worded(state: str, reason: str, idle: bool) -> tuple[str, str]:
+    """Return the word for the state of a version, and its look; see `Model`."""
+    if idle:
+        return "Idle", "off"
+    unloaded = state == ModelState.UNAVAILABLE and reason == UNLOADED
+    return _WORDS[""] if unloaded else _WORDS.get(state, _OTHER)
 
 
 def _tensors(specs: Iterable[TensorSpec]) -> list[Tensor]:

@@ -37,6 +37,7 @@ class Surroundings(NamedTuple):
         tokens: clients need one.
         inference_header: that inference requires, with a value that the page does not tell; "" for none.
         describes: whether who may see the index may see inputs and outputs.
+        indexes: whether who may see statistics may see what the index says of models.
         manual: whether the documentation is served as a site.
     """
 
@@ -46,6 +47,7 @@ class Surroundings(NamedTuple):
     tokens: bool = False
     inference_header: str = ""
     describes: bool = True
+    indexes: bool = True
     manual: bool = False
 
 

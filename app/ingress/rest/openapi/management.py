@@ -16,6 +16,7 @@ from app.ingress.rest.openapi.drift import add_drift_routes
 from app.ingress.rest.openapi.feedback import add_feedback_routes
 from app.ingress.rest.openapi.home import Surroundings, add_home
 from app.ingress.rest.openapi.inference_schemas import INFERENCE_ROUTES
+from app.ingress.rest.openapi.overview import add_overview_routes
 from app.ingress.rest.openapi.repository import add_repository_routes, add_rollout_routes
 from app.ingress.rest.openapi.schemas import ModelName, ModelVersion
 from app.ingress.rest.openapi.settings import add_settings_routes
@@ -52,6 +53,7 @@ def build_rest_api(
     add_rollout_routes(api, service, bodies)
     add_drift_routes(api, service)
     add_feedback_routes(api, service, bodies)
+    add_overview_routes(api, service, around)
     if observer is not None:
         add_settings_routes(api, observer, service, bodies)
     add_shared_memory_routes(api, service, bodies)

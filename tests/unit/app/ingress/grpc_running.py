@@ -24,6 +24,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.grpc.front import GrpcFront
 from app.ingress.net.slow_clients import SendBufferLimit
+from app.ingress.service.overview import Overview
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
 from tests.unit.app.drift_fakes import drift_status
@@ -108,6 +109,9 @@ class FakeService:
 
     async def statistics(self, name: str = "", version: str = "") -> Any:
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name, version=version)])
+
+    async def overview(self, cursor: str) -> Overview:
+        raise NotImplementedError
 
     async def repository_index(self, ready: bool = False) -> Any:
         state = "READY" if ready else "UNAVAILABLE"

@@ -1,0 +1,120 @@
+"""What people read, out of counters at two times: rates, percentiles, means. Pure."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+WINDOW_S: Final = 10.0
+"""Percentiles and means are of so many seconds, rates of the last one."""
+FIELDS: Final = ("rate", "errors", "p50_ms", "p99_ms", "queue_ms", "compute_ms", "batch", "pending")
+"""The figures of a version, as histories keep them."""
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """The counters of a version; see `VersionFigures` of the server."""
+
+    at: float
+    ok: int = 0
+    failed: int = 0
+    request_ns: int = 0
+    queue_ns: int = 0
+    compute_ns: int = 0
+    rows: int = 0
+    executions: int = 0
+    pending: int = 0
+    restarts: int = 0
+    buckets: Sequence[int] = ()
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Requests and failures a second, milliseconds of requests, rows of an execution, and what waits.
+
+    None where nothing was answered.
+    """
+
+    rate: float = 0.0
+    errors: float = 0.0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    queue_ms: float | None = None
+    compute_ms: float | None = None
+    batch: float | None = None
+    pending: int = 0
+
+    def values(self) -> list[float]:
+        """Return them in the order of `FIELDS`; NaN for None."""
+        found = (getattr(self, field) for field in FIELDS)
+        return [float("nan") if value is None else float(value) for value in found]
+
+
+class Recent:
+    """The counters of a version over the last seconds."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Counters] = deque(maxlen=32)
+
+    def add(self, now: Counters) -> None:
+        """Keep newer counters; those of a version that was loaded anew begin from zero."""
+        kept = self._kept
+        if kept and (now.ok < kept[-1].ok or now.failed < kept[-1].failed):
+            kept.clear()
+        kept.append(now)
+        while len(kept) > 2 and kept[1].at <= now.at - WINDOW_S:
+            kept.popleft()
+
+    def figures(self, bounds_s: Sequence[float]) -> Figures:
+        """Return what they say; nothing of the first ones, whose age is not known."""
+        if len(self._kept) < 2:
+            return Figures(pending=self._kept[-1].pending if self._kept else 0)
+        return between(self._kept[0], self._kept[-2], self._kept[-1], bounds_s)
+
+    def answered(self) -> list[int]:
+        """Return the requests since the last counters but one, by bucket."""
+        if len(self._kept) < 2:
+            return []
+        return _difference(self._kept[-2].buckets, self._kept[-1].buckets)
+
+
+def between(first: Counters, last: Counters, now: Counters, bounds_s: Sequence[float]) -> Figures:
+    """Return rates since `last`, and the rest since `first`."""
+    seconds = max(now.at - last.at, 1e-3)
+    ok, executions = now.ok - first.ok, now.executions - first.executions
+    buckets = _difference(first.buckets, now.buckets)
+    return Figures(
+        (now.ok + now.failed - last.ok - last.failed) / seconds,
+        (now.failed - last.failed) / seconds,
+        quantile(bounds_s, buckets, 0.5),
+        quantile(bounds_s, buckets, 0.99),
+        (now.queue_ns - first.queue_ns) / ok / 1e6 if ok else None,
+        (now.compute_ns - first.compute_ns) / ok / 1e6 if ok else None,
+        (now.rows - first.rows) / executions if executions > 0 else None,
+        now.pending,
+    )
+
+
+def quantile(bounds_s: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """Return the milliseconds that this share of requests stays below, as buckets tell; None of none."""
+    left = share * sum(counts)
+    if left <= 0:
+        return None
+    below = 0.0
+    for bound, count in zip(bounds_s, counts, strict=False):
+        if count >= left:
+            return (below + (bound - below) * left / count) * 1e3
+        left, below = left - count, bound
+    return below * 1e3
+
+
+def _difference(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    if len(before) != len(after):
+        return list(after)
+    return [max(0, now - then) for then, now in zip(before, after, strict=True)]
+
+
+def as_row(described: dict[str, Any], figures: Figures) -> dict[str, Any]:
+    """Return a row as pages read it: what is told of a version, with its figures rounded for people."""
+    numbers = {field: getattr(figures, field) for field in FIELDS}
+    rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in numbers.items()}
+    return {**described, **rounded}

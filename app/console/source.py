@@ -1,0 +1,183 @@
+"""What the server tells one client, kept for all pages of that client: the newest rows, and their history.
+
+The server is asked once a second while a page is open, however many there are. While none is open it is
+asked every ten seconds where everybody may ask, for the history, and not at all with a client's token.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from time import monotonic, time
+from typing import Any, Final
+
+import msgspec
+
+from app.console.figures import Counters, Figures, Recent, as_row, quantile
+from app.console.history import History
+
+logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0
+SLOWLY_S: Final = 10.0
+VIEWED_S: Final = 4.0
+"""A page asks every second: one that did not for so long is closed or hidden."""
+TOTAL: Final = ""
+"""The id of the history of all versions together."""
+_TOLD: Final = ("at", "ready")
+
+
+class Refused(Exception):
+    """The server answered with another status than 200; `status`, and its text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+Ask = Callable[[str], Awaitable[bytes]]
+"""Gets a path of the server.
+
+Raises:
+    Refused: it answers with an error.
+    OSError: it does not answer.
+"""
+
+
+class Source:
+    """Follows the server with the rights of one client.
+
+    Args:
+        ask: see `Ask`; sends the client's token.
+        idles: whether the server is asked while no page is open.
+    """
+
+    def __init__(self, ask: Ask, idles: Callable[[], bool] = lambda: False) -> None:
+        self._ask, self._idles = ask, idles
+        self._epoch = secrets.token_hex(4)
+        self._number = 0
+        self._names_changed = 0
+        self._cursor = ""
+        self._bounds: list[float] = []
+        self._told: dict[str, Any] = {}
+        self._described: dict[str, dict[str, Any]] = {}
+        self._recent: dict[str, Recent] = {}
+        self._figures: dict[str, Figures] = {}
+        self._changed: dict[str, int] = {}
+        self._total = Figures()
+        self._wake = asyncio.Event()
+        self._first = asyncio.Event()
+        self.history = History()
+        self.problem = "The server was not asked yet."
+        self.status = 0
+        self.viewed = 0.0
+
+    async def run(self) -> None:
+        """Follow the server for ever."""
+        while True:
+            viewed = monotonic() - self.viewed < VIEWED_S
+            if viewed or self._idles() or not self._first.is_set():
+                await self.look()
+            self._wake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), EVERY_S if viewed else SLOWLY_S)
+
+    async def live(self, cursor: str) -> dict[str, Any]:
+        """Return what has changed since the answer with this cursor, for a page that is open now."""
+        if monotonic() - self.viewed >= VIEWED_S:
+            self._first.clear()
+            self._wake.set()
+        self.viewed = monotonic()
+        await self._first.wait()
+        epoch, _, number = cursor.partition(".")
+        after = int(number) if epoch == self._epoch and number.isascii() and number.isdigit() else -1
+        rows = [self._row(key) for key, changed in self._changed.items() if changed > after]
+        return {
+            "cursor": f"{self._epoch}.{self._number}",
+            "problem": self.problem,
+            "status": self.status,
+            "server": {**self._told, "versions": len(self._described), **msgspec.to_builtins(self._total)},
+            "models": rows,
+            "ids": list(self._described) if self._names_changed > after else None,
+        }
+
+    def _row(self, key: str) -> dict[str, Any]:
+        return {"id": key, **as_row(self._described[key], self._figures[key])}
+
+    async def look(self) -> None:
+        """Ask the server once."""
+        try:
+            answer = json.loads(await self._ask(f"/v2/nereid/overview?after={self._cursor}"))
+            self._take(answer)
+            self.problem, self.status = "", 200
+        except Refused as error:
+            self.problem, self.status = str(error), error.status
+            self._cursor = ""
+            if error.status in (401, 403):  # what it was told before is not for a token that is revoked
+                self._forget_all_but(set())
+                self.history.keep(set())
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.problem, self.status = f"The server does not answer: {error or type(error).__name__}", 0
+            self._cursor = ""
+        self._first.set()
+
+    def _take(self, answer: Mapping[str, Any]) -> None:
+        self._number += 1
+        self._cursor, self._bounds = answer["cursor"], answer["bounds_s"]
+        self._told = {name: answer[name] for name in _TOLD}
+        moved = {self._describe(version) for version in answer["versions"]}
+        if answer["names"] is not None:
+            self._forget_all_but({_id(*name) for name in answer["names"]})
+        for key in self._described.keys() - moved:
+            self._rest(key)
+        self._sum(moved & self._described.keys())
+        rows = {key: figures.values() for key, figures in self._figures.items()}
+        self.history.write(time(), {TOTAL: self._total.values(), **rows})
+
+    def _describe(self, version: dict[str, Any]) -> str:
+        key = _id(version["name"], version["version"])
+        counters = version.pop("figures")
+        if key not in self._described:
+            self._recent[key] = Recent()
+            self._names_changed = self._number
+        if counters is None:
+            self._recent[key] = Recent()
+        else:
+            self._recent[key].add(msgspec.convert(counters, Counters))
+        version["restarts"] = 0 if counters is None else counters["restarts"]
+        self._described[key] = version
+        self._figures[key] = self._recent[key].figures(self._bounds)
+        self._changed[key] = self._number
+        return key
+
+    def _rest(self, key: str) -> None:
+        """Show a version whose counters stand still as what it is."""
+        known = self._figures[key]
+        resting = Figures(pending=known.pending)
+        if known != resting:
+            self._figures[key], self._changed[key] = resting, self._number
+
+    def _forget_all_but(self, keys: set[str]) -> None:
+        for key in self._described.keys() - keys:
+            for kept in (self._described, self._recent, self._figures, self._changed):
+                del kept[key]
+            self._names_changed = self._number
+        self.history.keep(keys | {TOTAL})
+
+    def _sum(self, moved: set[str]) -> None:
+        answered = [self._recent[key].answered() for key in moved]
+        counts = [sum(column) for column in zip(*filter(None, answered), strict=False)]
+        every = self._figures.values()
+        self._total = Figures(
+            sum(each.rate for each in every),
+            sum(each.errors for each in every),
+            quantile(self._bounds, counts, 0.5),
+            quantile(self._bounds, counts, 0.99),
+            pending=sum(each.pending for each in every),
+        )
+
+
+def _id(name: str, version: str) -> str:
+    return f"{name}:{version}"

@@ -1,0 +1,8 @@
+// The registry of pages: one line a page.
+//
+// path: of location.hash; `:name` is a segment, decoded, `:name?` one that may be missing.
+// nav:  the page's word in the navigation; "" for a page that others link to.
+// load: the module, whose `show(view, { params, signal, title })` fills an empty element.
+export const pages = [
+  { path: "", nav: "Models", load: () => import("./pages/overview.js") },
+];

@@ -1,0 +1,67 @@
+// All models: what needs a person first, with live figures.
+import { badge, h, link, replace } from "../lib/dom.js";
+import { decimal, ms, percent, rate } from "../lib/format.js";
+import { live } from "../lib/live.js";
+import { dataTable } from "../lib/table.js";
+
+const ORDER = { bad: 0, busy: 1, good: 2, off: 3 };
+
+function figure(key, title, text, more = {}) {
+  return { key, title, text: (row) => text(row[key]), align: "right", ...more };
+}
+
+const columns = [
+  {
+    key: "name", title: "Model", sort: (row) => `${row.name}\u0000${row.version}`,
+    node: (row) => h("a", { href: link("model", row.name, row.version) }, row.name, row.version && h("small", {}, ` ${row.version}`)),
+  },
+  {
+    key: "look", title: "State", sort: (row) => ORDER[row.look] ?? 9,
+    node: (row) => h("span", { title: row.reason }, badge(row.word, row.look)),
+  },
+  figure("rate", "Requests", (value) => (value ? rate(value) : "0")),
+  figure("errors", "Errors", (value) => (value ? rate(value) : "0")),
+  figure("p50_ms", "p50", ms, { hide_narrow: true }),
+  figure("p99_ms", "p99", ms),
+  figure("queue_ms", "Queue", ms, { hide_narrow: true }),
+  figure("compute_ms", "Compute", ms, { hide_narrow: true }),
+  figure("batch", "Batch", decimal, { hide_narrow: true }),
+  figure("pending", "Pending", decimal, { hide_narrow: true }),
+  figure("weight", "Traffic", (value) => (value === null ? "" : percent(value)), { hide_narrow: true }),
+  {
+    key: "replicas", title: "Replicas", align: "right", hide_narrow: true,
+    text: (row) => (row.replicas ? `${row.replicas}${row.instances > 1 ? ` × ${row.instances}` : ""}` : ""),
+  },
+  { key: "kind", title: "Kind", hide_narrow: true },
+];
+
+export async function show(view, { signal, title }) {
+  title("Models");
+  const troubles = h("div");
+  const table = dataTable({
+    label: "Models", columns, key: (row) => row.id, sort: ["look", "asc"],
+    filter: (row) => `${row.name} ${row.version} ${row.word} ${row.kind} ${row.reason}`,
+    open: (row) => link("model", row.name, row.version),
+  });
+  view.append(troubles, table.node);
+  let drawn = "";
+  live.watch(() => {
+    const rows = [...live.models.values()];
+    if (live.changed.length || live.gone.length || !rows.length) table.update(rows);
+    const failed = rows.filter((row) => row.look === "bad");
+    const now = failed.map((row) => `${row.id} ${row.reason}`).join("\n");
+    if (now !== drawn) replace(troubles, failed.length ? alerts(failed) : null);
+    drawn = now;
+  }, signal);
+}
+
+const SHOWN = 5;
+
+// What does not work, why, and what to do about it.
+function alerts(failed) {
+  const items = failed.slice(0, SHOWN).map((row) => h("li", {},
+    h("a", { href: link("model", row.name, row.version) }, `${row.name} ${row.version}`.trim()),
+    h("p", { class: "why" }, row.reason || row.word), row.remedy && h("p", { class: "remedy" }, row.remedy)));
+  const more = failed.length > SHOWN ? h("p", { class: "quiet" }, `and ${failed.length - SHOWN} more, first in the table`) : null;
+  return h("section", { class: "alerts", aria: { label: "Models that do not work" } }, h("h2", {}, `${failed.length} not ready`), h("ul", {}, items), more);
+}
