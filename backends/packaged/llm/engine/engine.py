@@ -40,7 +40,7 @@ class Full(Exception):
 
 
 class Engine:
-    """A thread that generates."""
+    """Generates texts, in a thread."""
 
     def __init__(
         self,
@@ -51,8 +51,9 @@ class Engine:
         max_length: int,
         prefixes: PrefixCache | None = None,
         observed: Callable[[State], None] = lambda state: None,
+        thread: bool = True,
     ) -> None:
-        """Start the thread.
+        """Use a model.
 
         Args:
             batch: the model.
@@ -62,6 +63,7 @@ class Engine:
             max_length: the most tokens of a prompt and its text.
             prefixes: beginnings of prompts that were read before.
             observed: called with what it does now, after each step.
+            thread: have a thread of its own; otherwise one of the caller's is to `run`.
         """
         self._batch = batch
         self._max_running = max_running if batch.joins else 1
@@ -74,8 +76,9 @@ class Engine:
         self._waiting: deque[Reading] = deque()
         self._running: list[Reading] = []
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._thread.start()
+        self._ended = threading.Event()
+        if thread:
+            threading.Thread(target=self.run, name="engine", daemon=True).start()
 
     def submit(self, reading: Reading) -> None:
         """Have a prompt read, and continued if it is a `Generation`.
@@ -90,11 +93,18 @@ class Engine:
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish the texts that were submitted, and end the thread."""
+        """Finish the texts that were submitted, and end."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        self._ended.wait()
+
+    def run(self) -> None:
+        """Continue texts until it is closed."""
+        try:
+            self._run()
+        finally:
+            self._ended.set()
 
     def _run(self) -> None:
         while (joining := self._take()) is not None:
