@@ -79,8 +79,8 @@ class TritonPythonModel:
     def _serve(self, loaded: Future[Any], *given: Any) -> None:
         """Load the model and compute by it, in one thread.
 
-        Where one thread has loaded a model, PyTorch computes what another asks of it on one processor: on two, a
-        step of eight texts took twice as long.
+        Where one thread has loaded a model, PyTorch computes what another asks of it on one processor: on
+        two, a step of eight texts took twice as long.
         """
         try:
             engine, requests = self._load(*given)
