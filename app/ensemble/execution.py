@@ -5,7 +5,6 @@ Most need less, and follow a plan (`app/ensemble/planned.py`).
 
 import logging
 import time
-import uuid
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property, partial
 from typing import Final
@@ -16,6 +15,7 @@ import numpy as np
 from app.core.errors import ErrorCode, Failure, invalid_arg, unavailable
 from app.core.inference import Call, Sink
 from app.core.observability.traced import OpenCall, TracedCalls
+from app.core.system.random_ids import random_id
 from app.core.tensors import InferRequest, InferResponse, RolloutHint, Tensor, Timestamps
 from app.ensemble.call import EnsembleCall, check_circular
 from app.ensemble.compiled import CompiledEnsemble
@@ -178,7 +178,7 @@ class EnsembleExecution(EnsembleCall):
         request = self.request
         if request.chain and request.rollout is not None:
             return request.rollout
-        return RolloutHint(key=request.id or uuid.uuid4().hex)
+        return RolloutHint(key=request.id or random_id())
 
     def _receive(self, call: StepCall, response: InferResponse) -> None:
         if call.trace is not None:

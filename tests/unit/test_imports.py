@@ -29,8 +29,8 @@ app.core.system:
 app.core.tape: app.core nereid_client.tape
 app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
 app.drift: app.core app.core.config app.core.drift app.core.observability app.routing app.transport.memory
-app.ensemble: app.cache app.core app.core.config app.core.observability app.native app.routing app.transport
-    app.transport.memory app.transport.wire
+app.ensemble: app.cache app.core app.core.config app.core.observability app.core.system app.native app.routing
+    app.transport app.transport.memory app.transport.wire
 app.feedback: app.core app.core.feedback app.core.observability nereid_client.tape
 app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch app.drift
     app.feedback app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible
@@ -76,11 +76,13 @@ app.protocol.grpc: app.core app.core.drift app.core.feedback app.core.rollout ap
     app.protocol.http nereid_client.feedback nereid_client.services
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
 app.protocol.observability: app.core app.core.observability app.protocol.http
-app.protocol.openai: app.core app.core.config app.protocol app.protocol.http app.protocol.openai.tools
-app.protocol.openai.responses: app.core app.core.config app.protocol.openai app.protocol.openai.texts
+app.protocol.openai: app.core app.core.config app.core.system app.protocol app.protocol.http
+    app.protocol.openai.tools
+app.protocol.openai.responses: app.core app.core.config app.core.system app.protocol.openai
+    app.protocol.openai.texts
 app.protocol.openai.texts: app.core app.core.config app.protocol.http app.protocol.openai
     app.protocol.openai.tools
-app.protocol.openai.tools:
+app.protocol.openai.tools: app.core.system
 app.protocol.tfserving: app.core app.core.config app.protocol app.protocol.http
 app.ray_adapter: app.core.files app.core.system app.ray_adapter.local app.ray_adapter.serve
 app.ray_adapter.local: app.core.files app.core.system

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 
 from app.core.errors import Failure, InferError
+from app.core.system.random_ids import random_id
 from app.core.tensors import Buffer
 from app.ingress.http1.exchange import Exchange, Route, describe_error
 from app.protocol.http.http1 import RequestHead
@@ -69,7 +69,7 @@ def cors_headers(origin: str) -> str:
 def _request_id(head: RequestHead) -> str:
     given = head.get(b"x-request-id") or ""
     fits = given.isascii() and given.isprintable() and 0 < len(given) <= _MAX_ID
-    return given if fits else uuid4().hex
+    return given if fits else random_id()
 
 
 def _text_of(parts: Sequence[Buffer]) -> str:

@@ -1,20 +1,20 @@
 """A request for texts whose model is known: its requests to the model, and its answer so far."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
 
 from app.core.config.text_models import Task, TextModel
 from app.core.errors import InferError
 from app.core.inference import Sink
 from app.core.observability.generation import GenerationFigures, Operation, Times, Tokens
+from app.core.system.random_ids import random_id
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.openai.catalog import Found
 from app.protocol.openai.errors import invalid
 from app.protocol.openai.fields import Fields
-from app.protocol.openai.logprobs import Drawn, read_logprobs
+from app.protocol.openai.logprobs import read_logprobs
 from app.protocol.openai.responses.answers import ResponseForm
 from app.protocol.openai.responses.requests import read_response
 from app.protocol.openai.texts.answers import CHAT, COMPLETION, Form, Head, Part, fingerprint, usage_of
@@ -25,6 +25,8 @@ from app.protocol.openai.texts.requests import Defaults, TextRequest
 from app.protocol.openai.texts.tensors import Piece, model_request, read_piece, stops_itself
 from app.protocol.openai.tool_choice import Tools
 from app.protocol.openai.tools.deltas import CallReader
+
+_NOTHING: Final[Sequence[Any]] = ()
 
 
 class Kind(NamedTuple):
@@ -97,7 +99,7 @@ class Job:
         self.found = found
         self._operation = kind.operation
         self._begun = self._first = time.monotonic()
-        self._version = ""
+        self._version, self._logprobs = "", request.sampling.logprobs
         stops = [] if stops_itself(found.text, found.entry.inputs) else request.sampling.stop
         count = len(request.prompts) * request.choices
         self.choices = [Choice(request.sampling.limit, stops) for _ in range(count)]
@@ -137,7 +139,7 @@ class Job:
         self._first, self._version = time.monotonic(), first.model_version
         entry = self.found.entry.answering(first.model_version)
         content = entry.content or blake2b(entry.config, digest_size=16).hexdigest()
-        answer_id = f"{self.form.prefix}{uuid4().hex}"
+        answer_id = f"{self.form.prefix}{random_id()}"
         return Head(answer_id, int(time.time()), self.found.name, fingerprint(content))
 
     def receive(self, index: int, response: InferResponse) -> Part:
@@ -149,18 +151,16 @@ class Job:
         if response.failure is not None:
             raise response.failure.error()
         choice, reader = self.choices[index], self.readers[index]
-        offset = choice.length + len(self.opening(index))
-        piece = read_piece(response, self.found.text.output)
-        text, calls = choice.push(piece, response.final), list[Any]()
+        piece, offset = read_piece(response, self.found.text.output), choice.length
+        text, calls, drawn = choice.push(piece, response.final), _NOTHING, _NOTHING
         if reader is not None:
             text, calls = reader.push(text, bool(choice.reason))
             if reader.too_long and not choice.reason:
                 choice.end("length", response.final)
-        return Part(index, text, self.reason(index), self._drawn(piece), offset, calls)
-
-    def _drawn(self, piece: Piece) -> list[Drawn]:
-        most = self.request.sampling.logprobs
-        return [] if most is None else read_logprobs(piece.logprobs, most)
+        if self._logprobs is not None:
+            drawn = read_logprobs(piece.logprobs, self._logprobs)
+            offset += len(self.opening(index))
+        return Part(index, text, choice.reason and self.reason(index), drawn, offset, calls)
 
     def reason(self, index: int) -> str:
         """Return why a choice ended; "" before that."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from app.core.config.model_config import TensorSpec
 from app.core.config.text_models import TextModel
 from app.core.errors import internal
+from app.core.system.random_ids import random_id
 from app.core.tensors import InferRequest, InferResponse
 from app.protocol.openai.batches import Array, Shapes, rows
 from app.protocol.openai.caller import IGNORED, Caller, read_caller
@@ -140,7 +140,7 @@ def encode_rerank(model: str, request: RerankRequest, scores: Array, tokens: int
             result["document"] = {"text": request.documents[index]}
         results.append(result)
     answer = {
-        "id": f"rerank-{uuid4().hex}",
+        "id": f"rerank-{random_id()}",
         "model": model,
         "results": results,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},

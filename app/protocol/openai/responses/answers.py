@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
 
 import msgspec
 
 from app.core.encoding import to_json
 from app.core.errors import ErrorCode, Failure, InferError, internal
+from app.core.system.random_ids import random_id
 from app.protocol.openai.logprobs import Drawn, Token, chat_logprobs
 from app.protocol.openai.texts.answers import Head, Part, Stream
 
@@ -111,7 +111,7 @@ def _call_item(call: Mapping[str, Any], status: str) -> dict[str, Any]:
 
 
 def _new_id(kind: str) -> str:
-    return f"{_ITEM[kind]}{uuid4().hex}"
+    return f"{_ITEM[kind]}{random_id()}"
 
 
 class _Events:

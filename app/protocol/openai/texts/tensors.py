@@ -164,17 +164,24 @@ def read_piece(response: InferResponse, output: str) -> Piece:
     Raises:
         InferError: its text is not what its bytes should be.
     """
-    found = {tensor.name: tensor for tensor in response.outputs}
+    outputs = response.outputs
+    if len(outputs) == 1 and outputs[0].name == output:  # as most are, of models that report nothing else
+        return Piece(_text_of(outputs[0]))
+    found = {tensor.name: tensor for tensor in outputs}
     tensor = found.get(output)
-    parts = [] if tensor is None else unpack_bytes(tensor.data)
     return Piece(
-        parts[0] if len(parts) == 1 else b"".join(parts),
+        b"" if tensor is None else _text_of(tensor),
         _word(found.get("finish_reason")),
         _number(found.get("num_input_tokens")),
         _number(found.get("num_output_tokens")),
         _number(found.get("num_cached_tokens")),
         _word(found.get("logprobs")),
     )
+
+
+def _text_of(tensor: Tensor) -> bytes:
+    parts = unpack_bytes(tensor.data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _word(tensor: Tensor | None) -> str:

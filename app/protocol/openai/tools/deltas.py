@@ -4,6 +4,7 @@ import secrets
 import string
 from typing import Any, Final
 
+from app.core.system.random_ids import random_id
 from app.protocol.openai.tools.events import Arguments, Call, Content
 from app.protocol.openai.tools.parsers import Parser
 
@@ -15,7 +16,7 @@ def new_id(form: str) -> str:
     """Return the id of a call; templates of Mistral's models take nine letters and digits alone."""
     if form == "mistral":
         return "".join(secrets.choice(_LETTERS) for _ in range(_MISTRAL_LENGTH))
-    return f"call_{secrets.token_hex(12)}"
+    return f"call_{random_id()[:24]}"
 
 
 class CallReader:
