@@ -149,7 +149,7 @@ class Side(NamedTuple):
 def running(tree: Path, *role: str) -> Iterator[tuple[int, list[str]]]:
     """Start the tree's file of this name in a role; yield its pid and its first line of output."""
     command = [sys.executable, "-P", str(tree / "benchmarks" / "request_path.py"), "--role", *role]
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tree), str(tree / "client")))}
     process = subprocess.Popen(
         command, cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
