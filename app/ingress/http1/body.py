@@ -44,8 +44,8 @@ class SizedBody:
 
     def feed(self, data: bytes) -> bytes | None:
         """Add received bytes; return those behind the end of the body, None while it is incomplete."""
-        size = min(self.missing, len(data))
-        self.unfilled()[:size] = memoryview(data)[:size]
+        start, size = len(self._view) - self.missing, min(self.missing, len(data))
+        self._view[start : start + size] = memoryview(data)[:size]
         self.missing -= size
         return None if self.missing else data[size:]
 

@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 
 from app.core.tensors import Buffer
 
-MOST_READ: Final = 512 << 10
-"""Bytes of a read: 0.2 ms of a processor, with the pages of new memory."""
+MOST_READ: Final = 64 << 10
+"""Bytes of a read: 20 us of a processor, as a small request takes, so that connections have equal shares."""
 
 
 class Receiver(Protocol):

@@ -92,3 +92,12 @@ async def test_a_long_body_is_received_in_pieces() -> None:
     assert transport.reads and len(protocol.get_buffer(-1)) == body.missing == 10
     protocol.buffer_updated(10)
     assert transport.reads
+
+
+async def test_a_body_begins_with_all_that_was_read_behind_its_head() -> None:
+    head = parse_head(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n")
+    body = SizedBody(RoutedHead(head, cast(Any, None)), 3 * MOST_READ)
+    assert body.feed(bytes(2 * MOST_READ)) is None  # a read of a plain protocol may be longer
+    assert body.missing == MOST_READ
+    assert body.feed(b"\1" * MOST_READ + b"next") == b"next"
+    assert body.body == bytes(2 * MOST_READ) + b"\1" * MOST_READ
