@@ -2,22 +2,26 @@
 
 import logging
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from app.core.observability.generation import GenerationFigures
+from app.core.observability.log import keep_recent
+from app.core.observability.recent_log import RecentLines
 from app.ingress.access.guard import Guard
 from app.ingress.access.service import GuardedService
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.observer import Observer
+from app.settings.flag.in_effect import in_effect
 from app.settings.fronts import GrpcSettings, HttpSettings
-from app.settings.settings import ServerSettings
+from app.settings.settings import SETTINGS, ServerSettings
 
 if TYPE_CHECKING:
     from app.ingress.clouds.front import PlatformFront
     from app.ingress.metrics.front import Collect
     from app.ingress.rest.front import FindRoute
+    from app.ingress.rest.openapi.insight import Insight
 
 logger = logging.getLogger(__name__)
 
@@ -114,9 +118,26 @@ def _http(parts: Parts) -> _Made:
         _compatible_protocols(parts),
         parts.settings.cluster.data_plane,
         _elsewhere("HTTP", "gRPC", parts.settings.grpc),
+        _insight(parts.settings),
     )
     tls = http.certificates.context() if http.certificates else None
     return _Made(front, "HTTPService", http.address, http.port, {"tls": tls})
+
+
+def _insight(settings: ServerSettings) -> "Insight":
+    """Return what this process knows of itself; its last lines of the log are kept from now on."""
+    from app.ingress.metrics.machine import Machine, readings
+    from app.ingress.rest.openapi.insight import Insight
+
+    lines, shown = RecentLines(), settings.metrics
+    keep_recent(lines)
+
+    @cache  # the devices are looked for when somebody asks
+    def machine() -> Machine:
+        return Machine(shown.cpu, shown.gpu, shown.interval_ms)
+
+    rows = [each._asdict() for each in in_effect(settings, SETTINGS)]
+    return Insight(rows, lambda: readings(machine()), lines, settings.cluster.data_plane)
 
 
 def _elsewhere(name: str, other: str, place: HttpSettings | GrpcSettings) -> str:

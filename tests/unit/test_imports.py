@@ -35,8 +35,9 @@ app.feedback: app.core app.core.feedback app.core.observability nereid_client.ta
 app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch app.drift
     app.feedback app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible
     app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest
-    app.ingress.service app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve app.rollout
-    app.routing app.settings app.tape app.transport.loops app.transport.memory app.transport.wire
+    app.ingress.rest.openapi app.ingress.service app.ingress.tracing app.native app.ray_adapter
+    app.ray_adapter.serve app.rollout app.routing app.settings app.settings.flag app.tape app.transport.loops
+    app.transport.memory app.transport.wire
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory

@@ -89,16 +89,35 @@ def receive_records(handler: logging.Handler | None) -> None:
     _receiver = handler
 
 
+_recent: logging.Handler | None = None
+"""Gets every record that is logged, too."""
+
+
+def keep_recent(handler: logging.Handler) -> None:
+    """Have a handler get what is logged as well, from now on; one that was given before gets nothing more."""
+    global _recent
+    replaced, _recent = _recent, handler
+    handler.setFormatter(TritonFormatter())
+    for package in PACKAGES:
+        others = [each for each in logging.getLogger(package).handlers if each is not replaced]
+        if others:  # else Python prints warnings, which it does for loggers without a handler alone
+            handler.filters = others[0].filters
+            logging.getLogger(package).handlers = [*others, handler]
+
+
 def configure_logging(config: LogConfig) -> None:
     """Send the records of our packages where `config` says, in Triton's format; may be called again."""
     handler = _receiver or _open(config.log_file)
     handler.setFormatter(TritonFormatter(config.log_format == "ISO8601"))
-    handler.filters = [lambda record: _wanted(config, record)]
+    handlers = [handler] if _recent is None else [handler, _recent]
+    for each in handlers:
+        each.filters = [lambda record: _wanted(config, record)]
     for package in PACKAGES:
         package_logger = logging.getLogger(package)
-        replaced, package_logger.handlers = package_logger.handlers, [handler]
+        replaced, package_logger.handlers = package_logger.handlers, handlers.copy()
         for old in replaced:
-            old.close()
+            if old is not _recent:
+                old.close()
         package_logger.propagate = False
         package_logger.setLevel(logging.DEBUG if config.log_verbose_level else logging.INFO)
 

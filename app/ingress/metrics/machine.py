@@ -102,6 +102,14 @@ class Machine:
         yield from read_families(PINNED, [({}, None)], _ALL)
 
 
+def readings(machine: Machine) -> dict[str, list[dict[str, Any]]]:
+    """Return what `read` does as plain values: labels and `value` of each sample, by the metric's name."""
+    return {
+        metric.name: [{**sample.labels, "value": sample.value} for sample in metric.samples]
+        for metric in machine.read()
+    }
+
+
 class _Cpu:
     """The processors and the memory, as proc(5) shows them."""
 

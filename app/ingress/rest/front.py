@@ -21,6 +21,7 @@ from app.ingress.rest.generate import GenerateRoute
 from app.ingress.rest.infer import InferRoute
 from app.ingress.rest.known_requests import known_requests
 from app.ingress.rest.openapi.home import Surroundings
+from app.ingress.rest.openapi.insight import Insight
 from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.rest.openapi.path_hints import method_hint
 from app.ingress.service.interface import InferenceService, is_ready
@@ -87,6 +88,7 @@ class HttpFront:
         compatible: find the routes of other servers' protocols, which come first.
         data_plane: see `is_native`.
         elsewhere: see `HttpServer`.
+        insight: see `build_rest_api`.
     """
 
     name = "http"
@@ -103,13 +105,14 @@ class HttpFront:
         compatible: Iterable[FindRoute] = (),
         data_plane: str = "auto",
         elsewhere: str = "",
+        insight: Insight | None = None,
     ) -> None:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._guard = guard
         self._restrictions = settings.restrictions
         self._web_origins = web_origins(settings)
         around = _surroundings(settings, data_plane, metrics_port, guard)
-        self._rest_api = build_rest_api(service, settings.max_input_size, observer, around)
+        self._rest_api = build_rest_api(service, settings.max_input_size, observer, around, insight)
         self._context = RouteContext(
             service,
             observer,

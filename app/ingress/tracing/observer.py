@@ -3,9 +3,10 @@
 A front only checks `Observer.enabled` for each request while it is false.
 """
 
+import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from app.core.observability.trace_settings import GLOBAL, Change, TraceSetting
 from app.core.observability.traced import traced_call
 from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timestamps, failed
 from app.ingress.service.interface import InferenceService
+from app.ingress.tracing.recent import LOOKED_AT_S, RING, KeptTrace, TraceRing
 from app.ingress.tracing.sampling import Tracer
 from app.ingress.tracing.trace import Trace, stamps_of
 from app.routing.table import VersionEntry
@@ -76,6 +78,7 @@ class Observer:
         self.enabled = False
         self._configure = configure
         self._tracer = Tracer(live.trace, suffix)
+        self._ring = TraceRing()
         self._refresh_enabled()
 
     def apply(self, live: LiveSettings | None) -> None:
@@ -90,7 +93,14 @@ class Observer:
 
     def _refresh_enabled(self) -> None:
         self._logs = self.live.log.log_verbose_level >= REQUEST_LOG_LEVEL
-        self.enabled = self._logs or self._tracer.enabled
+        self.enabled = self._logs or self._tracer.enabled or self._ring.looked_at
+
+    def recent_traces(self, after: int = 0) -> Sequence[KeptTrace]:
+        """Return the last traces after the one of this number; some requests are traced for further ones."""
+        found = self._ring.read(after)
+        self._refresh_enabled()
+        asyncio.get_running_loop().call_later(LOOKED_AT_S + 0.1, self._refresh_enabled)
+        return found
 
     @property
     def log(self) -> LogConfig:
@@ -133,6 +143,8 @@ class Observer:
         if scope.sample(origin.traceparent):
             trace = self._tracer.begin(request, scope, origin.begun_ns, origin.traceparent)
             trace.attributes = origin.attributes
+        elif self._ring.sample():
+            trace = self._tracer.begin_unsaved(request, RING)
         elif not self._logs:
             return None
         return _Observed(self, request, sink, origin, trace)
@@ -161,7 +173,10 @@ class Observer:
 
     def finish(self, trace: Trace) -> None:
         """Save the trace of a request whose final response was sent."""
-        self._tracer.finish(trace)
+        self._tracer.number_calls(trace)
+        self._ring.add(trace)
+        if trace.setting is not RING:
+            self._tracer.finish(trace)
 
     def log_request(
         self, request: InferRequest, response: InferResponse, origin: RequestOrigin, now_ns: int

@@ -152,9 +152,17 @@ class Tracer:
             trace.context = self._telemetry.traceparent(trace.span)
         return trace
 
-    def finish(self, trace: Trace) -> None:
-        """Queue a complete trace for the writer, or export its spans."""
+    def begin_unsaved(self, request: InferRequest, setting: TraceSetting) -> Trace:
+        """Start a trace that is numbered like the others, and that `finish` is not for."""
+        self._numbers += 1
+        return Trace(setting, self._numbers, request, lambda _: None)
+
+    def number_calls(self, trace: Trace) -> None:
+        """Give the calls of a complete trace their numbers."""
         trace.children = list(self._numbered(trace.calls, trace.number))
+
+    def finish(self, trace: Trace) -> None:
+        """Queue a complete trace, whose calls have numbers, for the writer, or export its spans."""
         if self._telemetry is not None:
             self._telemetry.finish(trace)
             return

@@ -6,8 +6,10 @@ import { dataTable } from "../lib/table.js";
 
 const ORDER = { bad: 0, busy: 1, good: 2, off: 3 };
 
+// A version without replicas has no figures; an ensemble has none, and figures.
 function figure(key, title, text, more = {}) {
-  return { key, title, text: (row) => text(row[key]), align: "right", ...more };
+  const shown = (row) => row.state === "READY" && !row.idle;
+  return { key, title, text: (row) => (shown(row) ? text(row[key]) : ""), align: "right", ...more };
 }
 
 const columns = [

@@ -16,7 +16,7 @@ from app.ingress.rest.openapi.drift import add_drift_routes
 from app.ingress.rest.openapi.feedback import add_feedback_routes
 from app.ingress.rest.openapi.home import Surroundings, add_home
 from app.ingress.rest.openapi.inference_schemas import INFERENCE_ROUTES
-from app.ingress.rest.openapi.overview import add_overview_routes
+from app.ingress.rest.openapi.insight import Insight, add_insight_routes, add_overview_routes
 from app.ingress.rest.openapi.repository import add_repository_routes, add_rollout_routes
 from app.ingress.rest.openapi.schemas import ModelName, ModelVersion
 from app.ingress.rest.openapi.settings import add_settings_routes
@@ -37,6 +37,7 @@ def build_rest_api(
     max_input_size: int = DEFAULT_MAX_INPUT_SIZE,
     observer: Observer | None = None,
     around: Surroundings = _ALONE,
+    insight: Insight | None = None,
 ) -> RestApi:
     """Build the application.
 
@@ -45,6 +46,7 @@ def build_rest_api(
         max_input_size: maximum bytes of a JSON body.
         observer: has the log and trace settings; without one there are no routes for them.
         around: the front that serves it.
+        insight: what the process knows of itself; without it, or an observer, there are no routes for that.
     """
     api, bodies = RestApi(INFERENCE_ROUTES), JsonBodies(max_input_size)
     _add_server_routes(api, _Server(service))
@@ -56,6 +58,8 @@ def build_rest_api(
     add_overview_routes(api, service, around)
     if observer is not None:
         add_settings_routes(api, observer, service, bodies)
+        if insight is not None:
+            add_insight_routes(api, service, observer, insight)
     add_shared_memory_routes(api, service, bodies)
     add_documentation(api)
     site = Site(manual_directory())

@@ -20,6 +20,9 @@ ACTIONS = {
     "drift": ("GET", "/v2/models/identity/drift", None),
     "log": ("POST", "/v2/logging", b'{"log_verbose_level": 1}'),
     "trace": ("POST", "/v2/trace/setting", b'{"trace_rate": "5"}'),
+    "lines": ("GET", "/v2/nereid/logs", None),
+    "traces": ("GET", "/v2/nereid/traces", None),
+    "settings": ("GET", "/v2/nereid/server", None),
     "memory": ("GET", "/v2/systemsharedmemory/status", None),
 }
 """What pages do or read that needs the scope `manage`."""

@@ -1,0 +1,235 @@
+"""REST routes that consoles read: figures of all versions each second, log, traces, settings and machine."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+from app.core.encoding import to_json
+from app.core.errors import invalid_arg
+from app.core.identifiers import name_of
+from app.core.installed.installation import server_version
+from app.core.observability.recent_log import LEVELS, RecentLines
+from app.ingress.rest.home.models import worded
+from app.ingress.rest.home.remedies import explained
+from app.ingress.rest.openapi.api import RestApi, RestRoute
+from app.ingress.rest.openapi.bodies import json_response
+from app.ingress.rest.openapi.home import Surroundings
+from app.ingress.service.interface import InferenceService
+from app.ingress.service.overview import VersionRow
+from app.ingress.tracing.observer import Observer
+from app.native.choice import described
+
+_OVERVIEW: Final = "/v2/nereid/overview"
+_LOGS: Final = "/v2/nereid/logs"
+_TRACES: Final = "/v2/nereid/traces"
+_SERVER: Final = "/v2/nereid/server"
+
+
+class Figures(BaseModel):
+    """Counters since the version was loaded; `buckets` are requests by duration, see `bounds_s`."""
+
+    at: float
+    ok: int
+    failed: int
+    request_ns: int
+    queue_ns: int
+    compute_ns: int
+    rows: int
+    executions: int
+    pending: int
+    restarts: int
+    buckets: list[int]
+
+
+class Version(BaseModel):
+    """A version of a model; `word` and `look` (good, busy, bad, off) are its state for people."""
+
+    name: str
+    model: str
+    version: str
+    state: str
+    word: str
+    look: str
+    reason: str
+    remedy: str
+    kind: str
+    batched: bool
+    decoupled: bool
+    sequences: bool
+    idle: bool
+    instances: int
+    replicas: int
+    weight: float | None
+    load_s: float
+    ready_at: float
+    figures: Figures | None
+
+
+class ServerOverview(BaseModel):
+    """The versions that changed since the answer whose `cursor` was sent as `after`; all without it.
+
+    `names` are name and version of all versions, if any came or went.
+    """
+
+    cursor: str
+    at: float
+    ready: bool
+    bounds_s: list[float]
+    versions: list[Version]
+    names: list[tuple[str, str]] | None
+
+
+def add_overview_routes(api: RestApi, service: InferenceService, around: Surroundings) -> None:
+    """Register the route; who may see statistics may see it."""
+
+    async def overview(request: Request) -> Response:
+        """State and counters of all versions, as far as they changed since the answer with cursor `after`."""
+        found = await service.overview(request.query_params.get("after", ""))
+        rows = [_described(row, around.indexes) for row in found.versions]
+        answer = {name: getattr(found, name) for name in found.__struct_fields__} | {"versions": rows}
+        return json_response(to_json(answer))
+
+    api.add(RestRoute("statistics", "GET", _OVERVIEW, overview, response=ServerOverview))
+
+
+def _described(row: VersionRow, with_reason: bool) -> dict[str, Any]:
+    word, look = worded(row.state, row.reason, row.idle)
+    reason, remedy = explained(row.state, row.reason) if with_reason else ("", "")
+    fields = {name: getattr(row, name) for name in row.__struct_fields__}
+    figures = None if row.figures is None else msgspec.to_builtins(row.figures)
+    told = {"word": word, "look": look, "reason": reason, "remedy": remedy, "figures": figures}
+    return {"model": name_of(row.name), **fields, **told}
+
+
+class Line(BaseModel):
+    """A line of the log; `at` is in Unix seconds, `place` the file and line of the program."""
+
+    number: int
+    at: float
+    level: str
+    place: str
+    text: str
+
+
+class Lines(BaseModel):
+    """The last lines of the process that answers, after the one with the number `after`."""
+
+    lines: list[Line]
+
+
+class TraceSpan(BaseModel):
+    """A request (parent 0) or a call that it made; stamps are microseconds since the trace began."""
+
+    number: int
+    parent: int
+    model: str
+    version: str
+    request_id: str
+    stamps: list[tuple[str, float]]
+
+
+class RecentTrace(BaseModel):
+    """A request that was traced, from its first activity to its last."""
+
+    number: int
+    at: float
+    us: float
+    spans: list[TraceSpan]
+
+
+class RecentTraces(BaseModel):
+    """The last traces of the process that answers, after the one with the number `after`."""
+
+    traces: list[RecentTrace]
+
+
+class SettingInEffect(BaseModel):
+    """A flag with its value; `changed` says that it is not the default."""
+
+    flag: str
+    value: str
+    changed: bool
+    help: str
+
+
+class ServerFacts(BaseModel):
+    """The server; `machine` is that of the process that answers."""
+
+    name: str
+    version: str
+    data_plane: str
+    extensions: list[str]
+    settings: list[SettingInEffect]
+    machine: dict[str, Any]
+
+
+class Insight(NamedTuple):
+    """What the process knows of itself.
+
+    Attributes:
+        settings: as `SettingInEffect` has them.
+        machine: reads the machine, by names of metrics; blocks.
+        lines: the last ones of the log.
+        data_plane: see `is_native`.
+    """
+
+    settings: Sequence[Mapping[str, Any]]
+    machine: Callable[[], dict[str, Any]]
+    lines: RecentLines
+    data_plane: str = "auto"
+
+
+def add_insight_routes(api: RestApi, service: InferenceService, observer: Observer, insight: Insight) -> None:
+    """Register the routes."""
+    endpoints = _Endpoints(service, observer, insight)
+    api.add(RestRoute("logging", "GET", _LOGS, endpoints.logs, response=Lines))
+    api.add(RestRoute("trace", "GET", _TRACES, endpoints.traces, response=RecentTraces))
+    api.add(RestRoute("logging", "GET", _SERVER, endpoints.server, response=ServerFacts))
+
+
+class _Endpoints:
+    """The endpoints."""
+
+    def __init__(self, service: InferenceService, observer: Observer, insight: Insight) -> None:
+        self._service = service
+        self._observer = observer
+        self._insight = insight
+
+    async def logs(self, request: Request) -> Response:
+        """The last lines of the log of this process, of `level` (debug, info, warning, error) and above."""
+        level = request.query_params.get("level", "debug")
+        if level not in LEVELS:
+            raise invalid_arg(f"'level' is one of {', '.join(LEVELS)}")
+        return json_response(
+            to_json({"lines": self._insight.lines.read(_number(request.query_params), level)})
+        )
+
+    async def traces(self, request: Request) -> Response:
+        """The last traces of this process; for 5 s from now on up to ten requests a second are traced."""
+        found = self._observer.recent_traces(_number(request.query_params))
+        return json_response(to_json({"traces": found}))
+
+    async def server(self) -> Response:
+        """Version, settings in effect, without secrets, and the machine's processors, memory and GPUs."""
+        metadata, insight = self._service.server_metadata(), self._insight
+        machine = await asyncio.to_thread(insight.machine)
+        facts = {
+            "name": metadata.name,
+            "version": server_version(),
+            "data_plane": described(insight.data_plane),
+            "extensions": list(metadata.extensions),
+            "settings": insight.settings,
+            "machine": machine,
+        }
+        return json_response(to_json(facts))
+
+
+def _number(given: Mapping[str, str]) -> int:
+    text = given.get("after", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise invalid_arg("'after' is the number of a line or trace")
+    return int(text)

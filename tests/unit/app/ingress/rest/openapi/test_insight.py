@@ -1,0 +1,77 @@
+"""What consoles read: overview, log, traces, settings and machine."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from app.core.observability.durations import BOUNDS_S
+from app.ingress.service.overview import Overview, VersionFigures, VersionRow
+from app.routing.table import UNLOADED
+from tests.unit.app.http_fakes import FakeService
+from tests.unit.app.ingress.running_fronts import Fronts, Running
+
+
+class Service(FakeService):
+    """Has versions in several states."""
+
+    async def overview(self, cursor: str) -> Overview:
+        rows = [
+            VersionRow("/space::m", "1", "READY", idle=True, figures=VersionFigures(1.0)),
+            VersionRow("gone", "1", "UNAVAILABLE", UNLOADED),
+            VersionRow("bad", "", "UNAVAILABLE", "No module named 'x'"),
+        ]
+        return Overview(f"{cursor}+", 2.0, True, BOUNDS_S, rows)
+
+
+@pytest.fixture
+def running(fronts: Fronts) -> Iterator[Running]:
+    with fronts(service=Service()) as running:
+        yield running
+
+
+def get(running: Running, path: str) -> Any:
+    with urlopen(f"http://{running.http}{path}", timeout=20) as answer:
+        return json.loads(answer.read())
+
+
+def test_overview_says_states_in_words_and_what_to_do(running: Running) -> None:
+    found = get(running, "/v2/nereid/overview?after=x.1")
+    assert found["cursor"] == "x.1+" and found["names"] is None
+    idle, gone, bad = found["versions"]
+    assert (idle["word"], idle["look"], idle["model"], idle["name"]) == ("Idle", "off", "m", "/space::m")
+    assert idle["figures"]["ok"] == 0 and gone["figures"] is None
+    assert (gone["word"], gone["look"]) == ("Not loaded", "off")
+    assert (bad["look"], bad["reason"]) == ("bad", "No module named 'x'")
+    assert "requirements.txt" in bad["remedy"]
+
+
+def test_reasons_stay_behind_the_header_of_the_index(fronts: Fronts) -> None:
+    with fronts(service=Service(), http_restricted_api=["model-repository:admin=key"]) as running:
+        found = get(running, "/v2/nereid/overview")["versions"]
+        assert {row["reason"] + row["remedy"] for row in found} == {""}
+
+
+def test_server_tells_its_settings_and_machine(running: Running) -> None:
+    found = get(running, "/v2/nereid/server")
+    flags = {each["flag"]: each["value"] for each in found["settings"]}
+    assert flags["--http-port"] == str(running.http_port)
+    assert found["machine"]["nv_cpu_memory_total_bytes"][0]["value"] > 0
+
+
+@pytest.mark.parametrize(
+    "path", ["logs?after=-1", "logs?level=loud", "traces?after=x", "logs?after=" + "9" * 30]
+)
+def test_what_is_no_number_or_level_is_refused(running: Running, path: str) -> None:
+    with pytest.raises(HTTPError) as refused:
+        get(running, f"/v2/nereid/{path}")
+    with refused.value as error:
+        assert error.code == 400
+
+
+def test_log_and_traces_are_read(running: Running) -> None:
+    assert get(running, "/v2/nereid/logs?after=5&level=error") == {"lines": []}
+    assert get(running, "/v2/nereid/traces") == {"traces": []}
