@@ -96,6 +96,7 @@ class Console:
         app = web.Application(middlewares=[self._guarded], client_max_size=1 << 20)
         app.router.add_get("/console/live", self._live)
         app.router.add_get("/console/history", self._history)
+        app.router.add_get("/console/events", self._events)
         app.router.add_route("*", "/{path:.*}", self._other)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -151,6 +152,11 @@ class Console:
         if not seconds:
             return _refused(400, "'span' is a number of seconds")
         return _json(source.history.read(key, seconds, time()))
+
+    async def _events(self, request: web.Request) -> web.Response:
+        """Answer with the changes of states of a model, of all for none, that were seen; the latest first."""
+        source = await self._source(request)
+        return _json({"events": source.events(request.query.get("model", ""))})
 
     async def _other(self, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path

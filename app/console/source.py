@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import monotonic, time
@@ -27,6 +28,9 @@ VIEWED_S: Final = 4.0
 TOTAL: Final = ""
 """The id of the history of all versions together."""
 _TOLD: Final = ("at", "ready")
+_EVENTS: Final = 500
+"""Changes of states that are kept; their reasons are shortened."""
+_MAX_REASON: Final = 1000
 
 
 class Refused(Exception):
@@ -67,6 +71,7 @@ class Source:
         self._figures: dict[str, Figures] = {}
         self._changed: dict[str, int] = {}
         self._total = Figures()
+        self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self._wake = asyncio.Event()
         self._first = asyncio.Event()
         self.history = History()
@@ -118,6 +123,7 @@ class Source:
             if error.status in (401, 403):  # what it was told before is not for a token that is revoked
                 self._forget_all_but(set())
                 self.history.keep(set())
+                self._events.clear()
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.problem, self.status = f"The server does not answer: {error or type(error).__name__}", 0
             self._cursor = ""
@@ -146,11 +152,27 @@ class Source:
             self._recent[key] = Recent()
         else:
             self._recent[key].add(msgspec.convert(counters, Counters))
+        self._remember(self._described.get(key), version)
         version["restarts"] = 0 if counters is None else counters["restarts"]
         self._described[key] = version
         self._figures[key] = self._recent[key].figures(self._bounds)
         self._changed[key] = self._number
         return key
+
+    def _remember(self, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
+        """Keep what has become of a version: loaded, failed, unloaded."""
+        if before is not None and all(before[name] == now[name] for name in ("state", "ready_at", "reason")):
+            return
+        loaded = bool(now["ready_at"]) and now["look"] != "bad"
+        if before is None and not loaded:  # it was so before anybody looked
+            return
+        told = {name: now[name] for name in ("name", "version", "word", "look", "load_s")}
+        at = now["ready_at"] if loaded else time()
+        self._events.append({"at": at, **told, "reason": now["reason"][:_MAX_REASON]})
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        """Return the changes of states that were seen, of a model or of all for "", the latest first."""
+        return [event for event in reversed(self._events) if name in ("", event["name"])]
 
     def _rest(self, key: str) -> None:
         """Show a version whose counters stand still as what it is."""

@@ -84,3 +84,9 @@ export function history(name, version, span, options) {
   const model = encodeURIComponent(name);
   return get(`/console/history?model=${model}&version=${encodeURIComponent(version)}&span=${span}`, options);
 }
+
+// Returns the loads, failures and unloads of a model that the console has seen, the latest first:
+// { at, name, version, word, look, load_s, reason } each.
+export async function events(name, options) {
+  return (await get(`/console/events?model=${encodeURIComponent(name)}`, options)).events;
+}

@@ -26,7 +26,11 @@ ACTIONS = {
     "memory": ("GET", "/v2/systemsharedmemory/status", None),
 }
 """What pages do or read that needs the scope `manage`."""
-OPEN = {"live": ("GET", "/console/live?since=", None), "history": ("GET", "/console/history?span=10", None)}
+OPEN = {
+    "live": ("GET", "/console/live?since=", None),
+    "history": ("GET", "/console/history?span=10", None),
+    "events": ("GET", "/console/events", None),
+}
 INFERENCE = ("POST", "/v2/models/identity/infer", INFER)
 
 
