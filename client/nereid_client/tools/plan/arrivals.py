@@ -58,7 +58,8 @@ def recorded(found: Iterable[Row], batched: bool) -> Traffic:
 def resampled(traffic: Traffic, rate: float, number: int, seed: int) -> tuple[Any, Any]:
     """Return arrivals and rows of so many requests at another rate, in stretches that are drawn by chance.
 
-    A stretch keeps its rhythm; time is stretched so that the whole has the rate.
+    A stretch keeps its rhythm, and is as busy beside the others as it was: one factor brings the mean of the
+    whole traffic to the rate.
     """
     random = np.random.default_rng(seed)
     starts = np.arange(0.0, max(traffic.times[-1], 1e-9), BLOCK_S)
@@ -77,4 +78,5 @@ def resampled(traffic: Traffic, rate: float, number: int, seed: int) -> tuple[An
         chosen_rows.append(traffic.rows[first:end])
         count += end - first
     times = np.cumsum(np.concatenate(chosen_gaps))[:number]
-    return times * (number / rate / max(times[-1], 1e-9)), np.concatenate(chosen_rows)[:number]
+    mean_gap = max(traffic.times[-1], 1e-9) / len(traffic.times)
+    return times / (rate * mean_gap), np.concatenate(chosen_rows)[:number]

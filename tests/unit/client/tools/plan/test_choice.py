@@ -49,9 +49,18 @@ def test_drawn_stretches_have_the_rate_and_the_rows_of_the_traffic() -> None:
     random = np.random.default_rng(1)
     traffic = Traffic(np.sort(random.uniform(0, 3000, 30_000)), random.integers(1, 5, 30_000), 10.0)
     times, rows = resampled(traffic, 250, 3000, seed=7)
-    assert len(times) == len(rows) == 3000 and times[-1] == pytest.approx(12.0)
+    assert len(times) == len(rows) == 3000 and times[-1] == pytest.approx(12.0, rel=0.05)
     assert np.all(np.diff(times) >= 0) and rows.mean() == pytest.approx(2.5, abs=0.1)
     assert not np.array_equal(times, resampled(traffic, 250, 3000, seed=8)[0])
+
+
+def test_stretches_stay_as_busy_beside_the_others_as_they_were() -> None:
+    gaps = np.concatenate(
+        [np.full(3000, 0.5), np.full(27_000, 0.05)]
+    )  # a calm and a busy time of 1500 and 1350 s
+    traffic = Traffic(np.cumsum(gaps), np.ones(30_000, int), 30_000 / gaps.sum())
+    rates = [3000 / resampled(traffic, traffic.rate, 3000, seed)[0][-1] for seed in range(20)]
+    assert max(rates) == pytest.approx(20, rel=0.01) and min(rates) < 15
 
 
 @dataclass
