@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+_REFUSED = "Failed to load resource: the server responded with a status of "
 SIZES = {"desk": (1440, 900), "phone": (390, 844)}
 
 
@@ -25,13 +26,14 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def opened(
-    browser: Any, url: str, size: str = "desk", scheme: str = "light", **options: Any
+    browser: Any, url: str, size: str = "desk", scheme: str = "light", refused: bool = False, **options: Any
 ) -> Iterator[Any]:
     """Yield a page that has loaded; fail if its console has an error or a report of its policy.
 
     Args:
         size: one of `SIZES`.
         scheme: "light" or "dark".
+        refused: the server refuses a request of the page, which a browser tells by itself.
         options: of the context.
     """
     width, height = SIZES[size]
@@ -43,4 +45,4 @@ def opened(
     page.goto(url)
     yield page
     context.close()
-    assert told == []
+    assert [text for text in told if not (refused and text.startswith(_REFUSED))] == []

@@ -5,6 +5,9 @@
 // load: the module, whose `show(view, { params, signal, title })` fills an empty element.
 export const pages = [
   { path: "", nav: "Models", load: () => import("./pages/overview.js") },
+  { path: "model/:model/:version?", nav: "", load: () => import("./pages/model.js") },
+  { path: "try/:model/:version?", nav: "", load: () => import("./pages/try.js") },
+  { path: "graph/:model", nav: "", load: () => import("./pages/graph.js") },
   { path: "logs", nav: "Log", load: () => import("./pages/logs.js") },
   { path: "traces/:number?", nav: "Traces", load: () => import("./pages/traces.js") },
   { path: "server", nav: "Server", load: () => import("./pages/server.js") },

@@ -14,7 +14,7 @@ from app.core.inference import Call, Sink
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse, Tensor
 from app.ingress.access.caller import GRANT
-from app.ingress.service.interface import InferenceService
+from app.ingress.service.interface import Counted, InferenceService
 from app.ingress.service.overview import Overview
 from app.routing.table import VersionEntry
 
@@ -74,6 +74,11 @@ class GuardedService:
             return found
         models = [model for model in found.model_stats if grant.permits(model.name)]
         return pb.ModelStatisticsResponse(model_stats=models)
+
+    async def counters(self, name: str, version: str = "") -> list[Counted]:
+        if (grant := GRANT.get()) is not None:
+            grant.require(name)
+        return await self._service.counters(name, version)
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse:
         found = await self._service.repository_index(ready)

@@ -15,12 +15,16 @@ from app.core.errors import ErrorCode, InferError, invalid_arg
 from app.core.feedback.figures import FeedbackFigures
 from app.core.feedback.records import Feedback
 from app.core.inference import Call, Sink
+from app.core.observability.statistics import ReplicaReport
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.overview import Overview
 from app.routing.table import VersionEntry
+
+Counted = tuple[VersionEntry, ReplicaReport]
+"""A version, and all its counters over its replicas."""
 
 
 class InferenceService(Protocol):
@@ -65,6 +69,9 @@ class InferenceService(Protocol):
     def model_metadata(self, name: str, version: str = "") -> pb.ModelMetadataResponse: ...
 
     async def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse: ...
+
+    async def counters(self, name: str, version: str = "") -> list[Counted]:
+        """Return all counters of the ready versions of a model, or of one; raises as `statistics`."""
 
     async def repository_index(self, ready: bool = False) -> pb.RepositoryIndexResponse: ...
 

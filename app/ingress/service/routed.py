@@ -192,6 +192,9 @@ class RoutedInferenceService:
         found = (statistics_message(entry, report) for entry, report in await self.reports(entries))
         return pb.ModelStatisticsResponse(model_stats=found)
 
+    async def counters(self, name: str, version: str = "") -> list[tuple[VersionEntry, ReplicaReport]]:
+        return await self.reports(self._statistics_entries(name, version))
+
     async def reports(
         self, entries: list[VersionEntry], local: bool = False
     ) -> list[tuple[VersionEntry, ReplicaReport]]:

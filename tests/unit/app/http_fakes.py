@@ -14,6 +14,7 @@ from app.core.feedback.figures import FeedbackFigures, Scores
 from app.core.feedback.records import Feedback
 from app.core.inference import Sink
 from app.core.observability.durations import BOUNDS_S
+from app.core.observability.statistics import ReplicaReport
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
@@ -119,6 +120,9 @@ class FakeService:
             self._check(name, version)
         entry = pb.ModelStatistics(name="identity", version="1", inference_count=3)
         return pb.ModelStatisticsResponse(model_stats=[entry])
+
+    async def counters(self, name: str, version: str = "") -> list[tuple[VersionEntry, ReplicaReport]]:
+        return [(self.resolve(name, version), ReplicaReport(releases={"full": 2, "delay": 1}, pending=3))]
 
     async def overview(self, cursor: str) -> Overview:
         rows = [

@@ -13,6 +13,7 @@ from app.core.errors import invalid_arg
 from app.core.identifiers import name_of
 from app.core.installed.installation import server_version
 from app.core.observability.recent_log import LEVELS, RecentLines
+from app.core.observability.statistics import ReplicaReport
 from app.ingress.rest.home.models import worded
 from app.ingress.rest.home.remedies import explained
 from app.ingress.rest.openapi.api import RestApi, RestRoute
@@ -22,8 +23,10 @@ from app.ingress.service.interface import InferenceService
 from app.ingress.service.overview import VersionRow
 from app.ingress.tracing.observer import Observer
 from app.native.choice import described
+from app.routing.table import VersionEntry
 
 _OVERVIEW: Final = "/v2/nereid/overview"
+_COUNTERS: Final = "/v2/nereid/counters"
 _LOGS: Final = "/v2/nereid/logs"
 _TRACES: Final = "/v2/nereid/traces"
 _SERVER: Final = "/v2/nereid/server"
@@ -83,8 +86,34 @@ class ServerOverview(BaseModel):
     names: list[tuple[str, str]] | None
 
 
+class Counters(BaseModel):
+    """What the statistics of the protocol do not have, of one version, over all its replicas.
+
+    `releases`: batches by why the dynamic batcher released them; `failures`: requests by their reason;
+    `refusals`: those of an overloaded model by what limited their wait; `queue_age_ms`: of the request that
+    waits for longest; `expected_wait_ms`: of the next one; `processor_s`: of processes of its own, 0 without.
+    """
+
+    name: str
+    version: str
+    releases: dict[str, int]
+    failures: dict[str, int]
+    refusals: dict[str, int]
+    pending: int
+    queue_age_ms: float
+    expected_wait_ms: float
+    restarts: int
+    processor_s: float
+
+
+class ModelCounters(BaseModel):
+    """The ready versions of the model."""
+
+    versions: list[Counters]
+
+
 def add_overview_routes(api: RestApi, service: InferenceService, around: Surroundings) -> None:
-    """Register the route; who may see statistics may see it."""
+    """Register the routes; who may see statistics may see them."""
 
     async def overview(request: Request) -> Response:
         """State and counters of all versions, as far as they changed since the answer with cursor `after`."""
@@ -93,7 +122,29 @@ def add_overview_routes(api: RestApi, service: InferenceService, around: Surroun
         answer = {name: getattr(found, name) for name in found.__struct_fields__} | {"versions": rows}
         return json_response(to_json(answer))
 
+    async def counters(request: Request) -> Response:
+        """Why batches of `model` were released, what waits and why requests failed; `version` names one."""
+        asked = request.query_params
+        found = await service.counters(asked.get("model", ""), asked.get("version", ""))
+        return json_response(to_json({"versions": [_counters(entry, report) for entry, report in found]}))
+
     api.add(RestRoute("statistics", "GET", _OVERVIEW, overview, response=ServerOverview))
+    api.add(RestRoute("statistics", "GET", _COUNTERS, counters, response=ModelCounters))
+
+
+def _counters(entry: VersionEntry, report: ReplicaReport) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "version": str(entry.version),
+        "releases": report.releases,
+        "failures": report.failures,
+        "refusals": report.refusals,
+        "pending": report.pending,
+        "queue_age_ms": report.queue_age_ns / 1e6,
+        "expected_wait_ms": report.expected_wait_ns / 1e6,
+        "restarts": report.restarts,
+        "processor_s": report.processor_s,
+    }
 
 
 def _described(row: VersionRow, with_reason: bool) -> dict[str, Any]:

@@ -110,6 +110,9 @@ class FakeService:
     async def statistics(self, name: str = "", version: str = "") -> Any:
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(name=name, version=version)])
 
+    async def counters(self, name: str, version: str = "") -> Any:
+        raise NotImplementedError
+
     async def overview(self, cursor: str) -> Overview:
         raise NotImplementedError
 

@@ -19,12 +19,13 @@ async def call(api: ASGIApp, method: str, path: str, body: bytes) -> tuple[int, 
     async def send(message: Message) -> None:
         sent.append(message)
 
+    bare, _, query = path.partition("?")
     scope = {
         "type": "http",
         "method": method,
-        "path": path,
+        "path": bare,
         "headers": [],
-        "query_string": b"",
+        "query_string": query.encode(),
         "root_path": "",
     }
     await api(scope, receive, send)

@@ -119,6 +119,16 @@ def test_nothing_else_answers_without_a_token(running: Running, path: str, metho
         connection.close()
 
 
+@pytest.mark.parametrize(("token", "status"), [("all", 200), ("infer", 200), ("other", 403)])
+def test_counters_need_a_token_for_the_model(running: Running, token: str, status: int) -> None:
+    connection = HTTPConnection(running.http, timeout=WAIT_S)
+    try:
+        connection.request("GET", "/v2/nereid/counters?model=identity", headers=of(token))
+        assert connection.getresponse().status == status
+    finally:
+        connection.close()
+
+
 def test_metrics_need_their_scope(fronts: Fronts) -> None:
     port = free_port()
     with guarded(fronts, allow_metrics=True, metrics_port=port) as (_, grants):

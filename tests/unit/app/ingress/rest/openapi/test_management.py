@@ -286,3 +286,12 @@ def test_malformed_regions_are_refused(
     assert error(ask("POST", f"/v2/{path}sharedmemory/region/r/register", document)) == (status, text)
     text = f"'region name' is necessary to register {path} shared memory region"
     assert error(ask("POST", f"/v2/{path}sharedmemory/register", document)) == (400, text)
+
+
+def test_counters_of_a_model(ask: Ask) -> None:
+    status, body = ask("GET", "/v2/nereid/counters?model=identity&version=1")
+    assert status == 200
+    (found,) = json.loads(body)["versions"]
+    assert (found["name"], found["version"]) == ("identity", "1")
+    assert found["releases"] == {"full": 2, "delay": 1} and found["pending"] == 3
+    assert ask("GET", "/v2/nereid/counters?model=unknown")[0] != 200
