@@ -35,7 +35,7 @@ def console(consoles: Consoles) -> Iterator[RunningConsole]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with chromium() as found:
         yield found
