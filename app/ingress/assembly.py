@@ -12,6 +12,9 @@ from app.core.observability.generation import GenerationFigures
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.statistics import CustomFamily
 from app.core.observability.trace_settings import TraceSettings
+from app.cost.assembly import Place, account
+from app.cost.reporter import Clients, CostReporter, Send
+from app.cost.tap import CostTap
 from app.dispatch.router import Router
 from app.drift.reporter import DriftReporter
 from app.ingress.access.caller import GRANT
@@ -96,6 +99,18 @@ def _token() -> str:
     return "" if grant is None else grant.name
 
 
+def make_cost_tap(settings: ServerSettings) -> CostTap | None:
+    """Return what counts requests of clients, for `make_router`; None where nobody asks who they are."""
+    return CostTap(_token) if settings.cost.enabled and settings.access.tokens_file else None
+
+
+def make_account(
+    settings: ServerSettings, place: Place, router: Router, send: Send, tap: CostTap | None
+) -> CostReporter | None:
+    """Return what reports costs, see `account`; None with `--cost=false`."""
+    return account(place, router, send, tap) if settings.cost.enabled else None
+
+
 def make_service(
     settings: ServerSettings, router: Router, repository: Repository, regions: str, tape: "Tape | None" = None
 ) -> RoutedInferenceService:
@@ -127,6 +142,7 @@ class Serving:
         suffix: the end of trace file names.
         tape: records requests; None for none.
         drift: what is watched of models; None for nothing.
+        cost: the account of costs; None for none.
 
     Attributes:
         observer: traces and logs requests.
@@ -142,8 +158,9 @@ class Serving:
         suffix: str = "",
         tape: "Tape | None" = None,
         drift: DriftReporter | None = None,
+        cost: CostReporter | None = None,
     ) -> None:
-        self._settings, self._tape, self._drift = settings, tape, drift
+        self._settings, self._tape, self._drift, self._cost = settings, tape, drift, cost
         self._service = service
         live = LiveSettings(settings.log, TraceSettings(settings.trace))
         self.observer = Observer(live, configure, suffix)
@@ -201,6 +218,8 @@ class Serving:
             return Guard(None, audit)
         watch = TokenWatch(access.tokens_file)
         self.following.append(asyncio.get_running_loop().create_task(watch.follow()))
+        if self._cost is not None:
+            self._cost.clients = Clients(watch.grants.budgets, watch.grants.overspend)
         return Guard(watch.grants, audit)
 
     def _reading(
@@ -210,7 +229,7 @@ class Serving:
         tokens = None if guard is None or guard.grants is None else guard.grants.counted
         used = {"http": self._settings.http.certificates, "grpc": self._settings.grpc.certificates}
         # Of the files as they are now: a front reads its certificate once, when it starts.
-        tape, drift = self._tape, self._drift
+        tape, drift, cost = self._tape, self._drift, self._cost
         certificates = {front: files.expires_at() for front, files in used.items() if files is not None}
 
         def read() -> IngressReading:
@@ -219,9 +238,9 @@ class Serving:
             texts = self._generation if self._settings.openai.enabled else None
             recorded = None if tape is None else TapeReading(tape.counts, tape.lag_s)
             watched = DriftReading() if drift is None else DriftReading(drift.answer.figures, drift.admitted)
-            waiting = self._service.waiting
+            waiting, spent = self._service.waiting, None if cost is None else cost.answer
             return IngressReading(
-                send_buffers, fronts, certificates, tokens, waiting, figures, texts, recorded, watched
+                send_buffers, fronts, certificates, tokens, waiting, figures, texts, recorded, watched, spent
             )
 
         return read

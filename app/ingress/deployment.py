@@ -20,10 +20,11 @@ from app.core.identifiers import name_of
 from app.core.inference import Cancel, Sink
 from app.core.observability.log import configure_logging
 from app.core.tensors import InferRequest
+from app.cost.assembly import Place
 from app.drift.reporter import DriftReporter
 from app.drift.tap import DriftTap
 from app.feedback.reporter import ScoreReporter
-from app.ingress.assembly import Serving, make_router, make_service, make_tape
+from app.ingress.assembly import Serving, make_account, make_cost_tap, make_router, make_service, make_tape
 from app.ingress.client_memory.region_files import region_directory
 from app.ingress.cluster_report import ClusterReport
 from app.ingress.exit_report import ExitReport
@@ -141,15 +142,18 @@ class Ingress:
         pools = Pools(self._node_id, self._key, settings.cluster.transport)
         self._tape = make_tape(settings, self._key)
         watched = DriftTap()
-        tap = in_turn(watched, None if self._tape is None else self._tape.tap)
+        counted = make_cost_tap(settings)
+        tap = in_turn(watched, None if self._tape is None else self._tape.tap, counted)
         self._router = router = make_router(settings, pools, self._manager.demand, tap)
+        place = Place(self._id, self._node_id, self._key)
+        cost = make_account(settings, place, router, self._manager.report_cost, counted)
         self._drift = DriftReporter(watched, self._manager.report_drift, self._id, router.tap_anew)
         use = UseReports(router, self._manager.report_use) if settings.residency.memory_bytes else None
         self._service = make_service(settings, router, self._manager, region_directory(self._key), self._tape)
         alone = settings.ingress.replicas == 1
         suffix = "" if alone else f".{os.getpid()}"
         self._serving = Serving(
-            settings, self._service, self._manager.configure, suffix, self._tape, self._drift
+            settings, self._service, self._manager.configure, suffix, self._tape, self._drift, cost
         )
         if not alone:
             await self._open_peers()
@@ -159,7 +163,7 @@ class Ingress:
         self._health = self._cluster_health()
         watching = [health.watch() for health in self._health]
         reporting = OutcomeReporter(router.rollouts, self._manager.report_outcomes, self._id).run()
-        using = [] if use is None else [use.run()]
+        using = [each.run() for each in (use, cost) if each is not None]
         tasks = (following, *watching, reporting, self._drift.run(), *using, *self._telling_scores())
         self._serving.following += [asyncio.get_running_loop().create_task(task) for task in tasks]
         # Where several replicas share a port, one that listens gets requests at once: it needs a table first.

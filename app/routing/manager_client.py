@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from app.core.cost.reports import CostAnswer, CostReport
 from app.core.drift.counts import DriftAnswer, DriftReport
 from app.core.drift.status import DriftStatus
 from app.core.encoding import to_msgpack
@@ -139,6 +140,11 @@ class ManagerClient:
         """Tell what was counted of models; return what is to be counted, and the figures of all."""
         answer = await self._call(self._handle.report_drift, to_msgpack(report))
         return msgspec.msgpack.decode(answer, type=DriftAnswer)
+
+    async def report_cost(self, report: CostReport) -> CostAnswer:
+        """Tell what was consumed; return the figures of the whole server, and whose budget is spent."""
+        answer = await self._call(self._handle.report_cost, to_msgpack(report))
+        return msgspec.msgpack.decode(answer, type=CostAnswer)
 
     async def drift(self, name: str, version: str) -> DriftStatus:
         """Return the drift of a version of a model."""

@@ -11,7 +11,7 @@ from app.settings.clouds import platform_defaults
 from app.settings.deprecated import DEPRECATED, STRICT_MODEL_CONFIG, replace_deprecated
 from app.settings.flag.errors import SettingsError
 from app.settings.flag.flags import Label, Setting, build
-from app.settings.ignored import IGNORED
+from app.settings.flag.ignored import IGNORED
 from app.settings.repositories import directories
 from app.settings.settings import SETTINGS, ServerSettings
 from app.settings.validate import check, exposure

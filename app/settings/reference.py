@@ -4,7 +4,7 @@ from typing import Final, get_origin
 
 from app.settings.deprecated import DEPRECATED, STRICT_MODEL_CONFIG
 from app.settings.flag.flags import Setting, by_heading
-from app.settings.ignored import IGNORED
+from app.settings.flag.ignored import IGNORED
 from app.settings.settings import SETTINGS
 
 _TEXT: Final = """\

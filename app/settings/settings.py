@@ -16,6 +16,7 @@ from app.core.observability.trace_settings import TraceSetting
 from app.core.system.addresses import is_loopback
 from app.settings.clouds import CloudSettings, with_environment
 from app.settings.cluster import ClusterSettings
+from app.settings.cost import CostSettings
 from app.settings.flag import parsers
 from app.settings.flag.flags import NEREID, Flag, Section, table
 from app.settings.fronts import MIB, ConsoleSettings, GrpcSettings, HttpSettings
@@ -339,6 +340,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     model_store: A[ModelStoreSettings, Section(NEREID)] = ModelStoreSettings()
     residency: A[ResidencySettings, Section(NEREID)] = ResidencySettings()
     tape: A[TapeSettings, Section(NEREID)] = TapeSettings()
+    cost: A[CostSettings, Section(NEREID)] = CostSettings()
 
     warnings: tuple[str, ...] = ()
     """Messages for the user about flags given; not a setting."""

@@ -7,7 +7,7 @@ that of an ingress does, so a call goes straight to a replica of the called mode
 import asyncio
 import logging
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
@@ -16,12 +16,14 @@ from typing import Any, Final, TypeVar
 
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.cost.reports import CallUse
 from app.core.errors import InferError, internal, invalid_arg, unavailable
 from app.core.failures import CANCELLED, shutting_down
 from app.core.inference import Cancel, Sink
 from app.core.observability.statistics import EnsembleReports
 from app.core.system.tasks import Tasks
 from app.core.tensors import InferRequest, InferResponse
+from app.cost.tap import CostTap
 from app.dispatch.router import Router
 from app.rollout.reporter import OutcomeReporter
 from app.routing.manager_client import ManagerClient, follow
@@ -48,9 +50,13 @@ _FIRST_TABLE_S: Final = 15.0
 class Connection:
     """A router and the manager that it follows; used on the data-plane loop."""
 
-    def __init__(self, router: Router, manager: ManagerClient) -> None:
+    def __init__(
+        self, router: Router, manager: ManagerClient, take_counts: Callable[[], list[CallUse]] = list
+    ) -> None:
+        """`take_counts` returns what was answered since the last time."""
         self.router = router
         self.manager = manager
+        self.take_counts = take_counts
         self._tasks = Tasks()
 
     @classmethod
@@ -65,8 +71,9 @@ class Connection:
         handle = await loop.run_in_executor(None, cluster.open_manager, spec.manager)
         pools = Pools(cluster.node_id(), spec.key, spec.server.transport, cluster.watch_replicas)
         manager = ManagerClient(handle)
-        router = Router(pools, demand=manager.demand)
-        connection = cls(router, manager)
+        calls = CostTap(str)
+        router = Router(pools, demand=manager.demand, tap=calls)
+        connection = cls(router, manager, calls.take)
         routing = asyncio.Event()
         watcher = f"{spec.application}-{uuid.uuid4().hex}"
         following = follow(connection.manager, router, watcher, lambda _: routing.set())
@@ -152,6 +159,11 @@ class ModelCalls(Calls):
         """Return the counters of the ensembles that the calls ran here; on the data-plane loop."""
         opened = self._opened()
         return [] if opened is None else opened.router.ensembles.reports()
+
+    def take_counts(self) -> list[CallUse]:
+        """Return what the calls were answered since the last time; on the data-plane loop."""
+        opened = self._opened()
+        return [] if opened is None else opened.take_counts()
 
     async def close(self) -> None:
         """Close the connection, if a call opened one; on the data-plane loop."""

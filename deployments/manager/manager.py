@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from app.core.cost.reports import CostReport
 from app.core.drift.counts import DriftReport
 from app.core.encoding import to_msgpack
 from app.core.errors import InferError, invalid_arg, not_found
@@ -29,6 +30,7 @@ from app.routing.pools import Pools
 from app.routing.table import RoutingTable
 from app.routing.table_bytes import encode_table
 from app.settings.settings import ServerSettings
+from deployments.cost.book import open_book
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog, PollFailure, UnknownModel
 from deployments.manager.lifecycle import Lifecycle, drift_monitor
@@ -77,6 +79,7 @@ class RepositoryManager:
 
     Attributes:
         lifecycle: the models and their changes.
+        cost: the account of the server.
     """
 
     def __init__(self, settings: ServerSettings, key: bytes, ingress: tuple[str, str]) -> None:
@@ -110,6 +113,7 @@ class RepositoryManager:
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
         self._drift = drift_monitor(self.lifecycle, self._catalog)
+        self.cost = open_book(settings)
         startup = settings.repository.startup_models
         self._started = StartedModels(StoredValues(store, STARTED), key, startup)
         self._start: asyncio.Task[None] | None = None
@@ -119,6 +123,7 @@ class RepositoryManager:
     def __del__(self) -> None:
         """Stop polling (a Serve hook): the threads that it needs end next."""
         self._stopping = True
+        self.cost.close()
 
     @property
     def table(self) -> RoutingTable:
@@ -260,6 +265,10 @@ class RepositoryManager:
         await self._ensure_recovered()
         return to_msgpack(self._drift.report(msgspec.msgpack.decode(report, type=DriftReport)))
 
+    async def report_cost(self, report: bytes) -> bytes:
+        """Add a `CostReport` of an ingress; return a `CostAnswer`; both msgpack."""
+        return to_msgpack(await self.cost.report(msgspec.msgpack.decode(report, type=CostReport)))
+
     async def drift(self, name: str, version: str) -> bytes:
         """Return the drift of a version of a model, see `DriftMonitor.status`."""
         await self._ensure_recovered()
@@ -304,6 +313,7 @@ class RepositoryManager:
         self._background.start(self._rollouts.run(lambda: self._stopping))
         self._background.start(self._scaler.run(lambda: self._stopping))
         self._background.start(self._drift.run(lambda: self._stopping))
+        self._background.start(self.cost.run(lambda: self._stopping))
         await self._requests.release_files()
         on_disk = await self._scan_at_start()
         if on_disk is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from app.core.cost.reports import WORK, CallUse, ReplicaWork
 from app.core.errors import ErrorCode, InferError
 from app.core.observability.log import LogConfig, configure_logging
 from app.core.observability.statistics import CustomFamily, EnsembleReports, ReplicaReport
@@ -19,6 +20,7 @@ from deployments.replica.compute import ComputeMeter
 from deployments.replica.load import replica_load
 from deployments.replica.served_model import ServedModel
 from deployments.replica.use import UseMeter
+from deployments.replica.work import WorkMeter
 from deployments.spec import LOAD, UPDATE, ReplicaLoad
 
 
@@ -30,6 +32,7 @@ class ReplicaHandler:
         ensembles: returns the counters of the ensembles that the model's own calls ran in this process.
         node: the id of the node.
         processes: returns the ids of the replica's own processes; of none where it shares one with others.
+        calls: returns the model's own calls of others since the last time.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class ReplicaHandler:
         ensembles: Callable[[], EnsembleReports] = list,
         node: str = "",
         processes: Callable[[], Iterable[int]] = tuple,
+        calls: Callable[[], list[CallUse]] = list,
     ) -> None:
         self.submit = served.accept
         self._served = served
@@ -46,6 +50,7 @@ class ReplicaHandler:
         self._processes = processes
         self._use = UseMeter(served)
         self._compute = ComputeMeter(served.statistics)
+        self._work = WorkMeter(served, calls)
         self._verbs: dict[str, tuple[Any, Callable[[Any], Awaitable[object]]]] = {
             "log": (LogConfig, self._configure_logging),
             "statistics": (type(None), self._statistics),
@@ -54,6 +59,7 @@ class ReplicaHandler:
             LOAD: (type(None), self._load),
             USE: (type(None), self._read_use),
             COMPUTE: (type(None), self._take_executions),
+            WORK: (type(None), self._read_work),
             END_SEQUENCES: (list[int | str], self._end_sequences),
         }
         """The type of the argument and the handler of each verb."""
@@ -108,6 +114,9 @@ class ReplicaHandler:
 
     async def _take_executions(self, _: None) -> Executions:
         return await self._compute.take()
+
+    async def _read_work(self, _: None) -> ReplicaWork:
+        return self._work.read()
 
     async def _ensemble_statistics(self, _: None) -> EnsembleReports:
         return self._ensembles()

@@ -117,8 +117,9 @@ class Replica:
         return labels_of(self.served.model), text_of(self.served.model)
 
     def _make_server(self, served: ServedModel) -> ChannelServer:
-        ensembles = self._calls.ensembles if self._calls is not None else list
-        handler = ReplicaHandler(served, ensembles, self._place.node, own_processes)
+        own = self._calls
+        ensembles, calls = (own.ensembles, own.take_counts) if own is not None else (list, list)
+        handler = ReplicaHandler(served, ensembles, self._place.node, own_processes, calls)
         return ChannelServer(handler, self._spec.key, self._spec.server.transport)
 
     async def describe(self) -> Description:

@@ -37,9 +37,10 @@ from app.core.tensors import (
     RequestedOutput,
     SequenceId,
 )
+from app.cost.assembly import Place
 from app.drift.reporter import DriftReporter
 from app.drift.tap import DriftTap
-from app.ingress.assembly import make_router, make_service, make_tape
+from app.ingress.assembly import make_account, make_cost_tap, make_router, make_service, make_tape
 from app.routing.handle_calls import Arrays, arrays
 from app.routing.manager_client import ManagerClient
 from app.routing.table import RoutingTable, VersionEntry
@@ -51,6 +52,7 @@ from backends.python.api import server_api
 from deployments.bls.service import Connection
 from nereid.engine.arrays import only, settle, tensor_of
 from nereid.engine.calls import LocalCalls
+from nereid.engine.local_channel import HERE
 from nereid.engine.local_replica import LocalApplications
 from nereid.engine.local_routing import LocalPools
 from nereid.engine.repository import LocalRepository
@@ -81,6 +83,7 @@ class Engine:
         connection: for calls between models.
         tape: records requests; None without `--tape`.
         drift: tells the repository what was counted of models.
+        cost: tells it what was consumed; None with `--cost=false`.
     """
 
     def __init__(self, settings: ServerSettings, lends_loop: bool = True, tap: Tap | None = None) -> None:
@@ -115,8 +118,11 @@ class Engine:
         self._applications = LocalApplications(self.plane, settings.server.exit_timeout_s)
         pools = LocalPools(self._applications.replicas, settings.cluster.transport)
         watched = DriftTap()
-        self._router = make_router(settings, pools, tap=in_turn(watched, self._tap))
+        counted = make_cost_tap(settings)
+        self._router = make_router(settings, pools, tap=in_turn(watched, self._tap, counted))
         self.repository = LocalRepository(settings, self._applications, self._router)
+        place = Place("engine", HERE)
+        self.cost = make_account(settings, place, self._router, self.repository.report_cost, counted)
         self.drift = DriftReporter(
             watched, self.repository.report_drift, "engine", self._router.tap_anew, _DRIFT_S
         )
@@ -137,6 +143,8 @@ class Engine:
     async def _begin(self) -> None:
         await self.repository.start()
         self.repository.begin(self.drift.run())
+        if self.cost is not None:
+            self.repository.begin(self.cost.run())
 
     def own_process(self) -> None:
         """Collect garbage every few seconds, among what is made from now on: nothing else lives here."""

@@ -43,7 +43,12 @@ class Fronts:
         repository = self._engine.repository
         engine = self._engine
         self._serving = serving = Serving(
-            self._settings, engine.service, repository.configure, tape=engine.tape, drift=engine.drift
+            self._settings,
+            engine.service,
+            repository.configure,
+            tape=engine.tape,
+            drift=engine.drift,
+            cost=engine.cost,
         )
         repository.observers.append(serving.observer)
         await serving.open(custom=process_metrics)

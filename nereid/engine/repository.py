@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from app.core.cost.reports import CostAnswer, CostReport
 from app.core.drift.counts import DriftAnswer, DriftReport
 from app.core.drift.status import DriftStatus
 from app.core.errors import InferError, unsupported
@@ -20,6 +21,7 @@ from app.dispatch.router import Router
 from app.ingress.tracing.observer import Observer
 from app.routing.table import ModelState
 from app.settings.settings import ServerSettings
+from deployments.cost.book import open_book
 from deployments.manager.catalog import Catalog
 from deployments.manager.lifecycle import Lifecycle, drift_monitor
 from deployments.manager.load_messages import not_explicit
@@ -70,6 +72,7 @@ class LocalRepository:
         lifecycle: the state of each model.
         observers: of the fronts that are open; live settings are applied to them.
         watching: the drift of the models.
+        account: what they and their clients consume.
     """
 
     def __init__(self, settings: ServerSettings, applications: LocalApplications, router: Router) -> None:
@@ -88,6 +91,7 @@ class LocalRepository:
         self._requests = Requests(self.lifecycle, self.catalog, configs, files)
         self._poller = Poller({})
         self.watching = drift_monitor(self.lifecycle, self.catalog)
+        self.account = open_book(settings, default=False)
 
     async def start(self) -> None:
         """Load the models of the start; one that fails is listed as such.
@@ -104,6 +108,7 @@ class LocalRepository:
         lifecycle.initialised = True
         await lifecycle.publish()
         self._tasks.start(self.watching.run(lambda: False))
+        self._tasks.start(self.account.run(lambda: False))
 
     async def index(self) -> list[tuple[str, str, str, str]]:
         """Return name, version, state and reason of every version, and names of models never loaded."""
@@ -154,6 +159,10 @@ class LocalRepository:
     async def report_drift(self, report: DriftReport) -> DriftAnswer:
         """Add what this process has counted; return what is to be counted."""
         return self.watching.report(report)
+
+    async def report_cost(self, report: CostReport) -> CostAnswer:
+        """Add what this process has consumed; return all figures."""
+        return await self.account.report(report)
 
     async def poll(self) -> list[Applied]:
         """Load and unload models as the files of the repositories are now; return what was done.
@@ -207,6 +216,7 @@ class LocalRepository:
     async def close(self) -> None:
         """End what runs in the background."""
         await self._tasks.cancel()
+        self.account.close()
 
     def _require_explicit(self) -> None:
         if self._settings.repository.control_mode != "explicit":

@@ -13,7 +13,7 @@ from app.core.installed.installation import server_version
 from app.settings.command_line import collect, spelling, split, typed
 from app.settings.flag.errors import SettingsError
 from app.settings.flag.flags import Setting, by_heading
-from app.settings.ignored import IGNORED
+from app.settings.flag.ignored import IGNORED
 from app.settings.load import from_args
 from app.settings.settings import SETTINGS, ServerSettings
 from nereid.commands.table import COMMANDS, Command

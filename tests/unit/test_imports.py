@@ -27,17 +27,19 @@ app.core.observability: app.core app.core.installed
 app.core.rollout: app.core.installed nereid_client.comparison
 app.core.system:
 app.core.tape: app.core nereid_client.tape
+app.cost: app.core app.core.cost app.core.files app.core.observability app.core.system app.dispatch
+    app.routing app.transport.channel
 app.dispatch: app.cache app.core app.core.observability app.ensemble app.rollout app.routing
 app.drift: app.core app.core.config app.core.drift app.core.observability app.routing app.transport.memory
 app.ensemble: app.cache app.core app.core.config app.core.observability app.core.system app.native app.routing
     app.transport app.transport.memory app.transport.wire
 app.feedback: app.core app.core.feedback app.core.observability nereid_client.tape
-app.ingress: app.access app.cache app.core app.core.files app.core.observability app.dispatch app.drift
-    app.feedback app.ingress.access app.ingress.client_memory app.ingress.clouds app.ingress.compatible
-    app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest
-    app.ingress.rest.openapi app.ingress.service app.ingress.tracing app.native app.ray_adapter
-    app.ray_adapter.serve app.rollout app.routing app.settings app.settings.flag app.tape app.transport.loops
-    app.transport.memory app.transport.wire
+app.ingress: app.access app.cache app.core app.core.files app.core.observability app.cost app.dispatch
+    app.drift app.feedback app.ingress.access app.ingress.client_memory app.ingress.clouds
+    app.ingress.compatible app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.openai
+    app.ingress.rest app.ingress.rest.openapi app.ingress.service app.ingress.tracing app.native
+    app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings app.settings.flag app.tape
+    app.transport.loops app.transport.memory app.transport.wire
 app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory
@@ -52,9 +54,10 @@ app.ingress.http1: app.core app.core.system app.ingress.net app.protocol app.pro
     app.settings app.transport.memory
 app.ingress.http2: app.core app.ingress.net app.native app.protocol app.protocol.grpc app.settings
     app.transport.memory
-app.ingress.metrics: app.access app.core app.core.drift app.core.feedback app.core.installed
-    app.core.observability app.core.rollout app.core.system app.ingress.access app.ingress.http1
-    app.ingress.net app.ingress.service app.protocol.http app.rollout app.routing app.settings app.tape
+app.ingress.metrics: app.access app.core app.core.cost app.core.drift app.core.feedback
+    app.core.installed app.core.observability app.core.rollout app.core.system app.ingress.access
+    app.ingress.http1 app.ingress.net app.ingress.service app.protocol.http app.rollout app.routing
+    app.settings app.tape
 app.ingress.net: app.core app.core.system app.protocol.grpc
 app.ingress.openai: app.core app.core.config app.core.observability app.core.system app.ingress.access
     app.ingress.compatible app.ingress.http1 app.ingress.metrics app.ingress.rest app.ingress.service
@@ -90,11 +93,11 @@ app.ray_adapter.local: app.core.files app.core.system
 app.ray_adapter.serve: app.core
 app.rollout: app.core app.core.config app.core.observability app.core.rollout app.routing
     nereid_client.comparison nereid_client.tape
-app.routing: app.core app.core.config app.core.drift app.core.feedback app.core.observability app.core.rollout
-    app.core.system app.core.tape app.ray_adapter app.ray_adapter.serve app.transport app.transport.channel
-    app.transport.loops app.transport.memory
-app.settings: app.core app.core.config app.core.files app.core.installed app.core.observability
-    app.core.system app.native app.protocol app.settings.flag app.transport
+app.routing: app.core app.core.config app.core.cost app.core.drift app.core.feedback
+    app.core.observability app.core.rollout app.core.system app.core.tape app.ray_adapter
+    app.ray_adapter.serve app.transport app.transport.channel app.transport.loops app.transport.memory
+app.settings: app.core app.core.config app.core.cost app.core.files app.core.installed
+    app.core.observability app.core.system app.native app.protocol app.settings.flag app.transport
 app.settings.flag: app.access app.core.installed app.core.observability app.protocol
 app.tape: app.core app.core.files app.core.tape app.routing app.settings app.transport.memory
     nereid_client.tape
@@ -134,21 +137,22 @@ backends.teaching: app.core app.core.config backends
 backends.tensorflow: app.core app.core.config app.core.files backends
 backends.tensorrt: app.core app.core.config app.core.files backends backends.cuda
 deployments: app.core app.core.installed app.core.observability app.transport
-deployments.bls: app.core app.core.observability app.core.system app.dispatch app.ray_adapter
-    app.ray_adapter.serve app.rollout app.routing app.transport.loops backends backends.python.api
-    deployments deployments.execution
+deployments.bls: app.core app.core.cost app.core.observability app.core.system app.cost app.dispatch
+    app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.transport.loops backends
+    backends.python.api deployments deployments.execution
 deployments.builder: app.core app.ray_adapter.serve
+deployments.cost: app.core app.core.cost app.core.files app.settings
 deployments.drift: app.core app.core.drift app.routing deployments.model_store
 deployments.environments: app.core app.core.files backends backends.python.worker backends.registry
     deployments.model_store
 deployments.event_loop_execution: app.transport.loops backends
 deployments.execution: app.core app.core.config app.core.files app.core.observability app.core.system
     app.transport.loops backends deployments.event_loop_execution deployments.rate_limiting
-deployments.manager: app.core app.core.config app.core.drift app.core.feedback app.core.files
-    app.core.observability app.core.rollout app.core.system app.core.tape app.ray_adapter
-    app.ray_adapter.serve app.routing app.settings backends.registry deployments deployments.drift
-    deployments.manager.serve deployments.model_store deployments.residency deployments.rollout
-    deployments.rollout.judging deployments.rollout.storage deployments.scaling
+deployments.manager: app.core app.core.config app.core.cost app.core.drift app.core.feedback
+    app.core.files app.core.observability app.core.rollout app.core.system app.core.tape app.ray_adapter
+    app.ray_adapter.serve app.routing app.settings backends.registry deployments deployments.cost
+    deployments.drift deployments.manager.serve deployments.model_store deployments.residency
+    deployments.rollout deployments.rollout.judging deployments.rollout.storage deployments.scaling
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
     app.transport app.transport.channel deployments
 deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
@@ -157,10 +161,10 @@ deployments.model_process: app.core app.core.files app.core.installed app.core.o
 deployments.model_store: app.core app.core.config app.core.drift app.core.files app.core.tape app.settings
     backends backends.registry deployments
 deployments.rate_limiting: app.core app.core.config app.core.files
-deployments.replica: app.cache app.core app.core.config app.core.files app.core.installed
-    app.core.observability app.core.rollout app.core.system app.native app.ray_adapter.serve app.transport
-    app.transport.channel app.transport.loops app.transport.memory app.transport.wire backends
-    backends.python.api backends.registry deployments deployments.bls deployments.environments
+deployments.replica: app.cache app.core app.core.config app.core.cost app.core.files app.core.installed
+    app.core.observability app.core.rollout app.core.system app.native app.ray_adapter.serve
+    app.transport app.transport.channel app.transport.loops app.transport.memory app.transport.wire
+    backends backends.python.api backends.registry deployments deployments.bls deployments.environments
     deployments.execution deployments.model_store deployments.rate_limiting deployments.scheduling
     deployments.scheduling.dynamic
 deployments.residency: app.core app.core.system app.routing app.settings deployments
@@ -201,11 +205,12 @@ nereid.commands.tape: app.core app.core.feedback app.core.installed app.feedback
 nereid.console: app.core app.core.files app.core.installed app.core.system app.ingress.rest.home app.native
     app.ray_adapter app.routing app.settings
 nereid.deployments: deployments
-nereid.engine: app.core app.core.config app.core.drift app.core.files app.core.observability app.core.rollout
-    app.core.system app.dispatch app.drift app.ingress app.ingress.service app.ingress.tracing
-    app.ray_adapter.serve app.routing app.settings app.transport app.transport.channel app.transport.loops
-    backends.python.api deployments deployments.bls deployments.manager deployments.model_store
-    deployments.replica deployments.rollout deployments.scheduling.dynamic
+nereid.engine: app.core app.core.config app.core.cost app.core.drift app.core.files
+    app.core.observability app.core.rollout app.core.system app.cost app.dispatch app.drift app.ingress
+    app.ingress.service app.ingress.tracing app.ray_adapter.serve app.routing app.settings app.transport
+    app.transport.channel app.transport.loops backends.python.api deployments deployments.bls
+    deployments.cost deployments.manager deployments.model_store deployments.replica deployments.rollout
+    deployments.scheduling.dynamic
 nereid.inprocess: app.core app.core.config app.core.installed app.core.observability app.ingress.metrics
     app.protocol.http app.settings app.settings.flag backends.python.api nereid nereid.engine
 nereid.migrate: app.core app.protocol app.protocol.tfserving

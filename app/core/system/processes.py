@@ -161,6 +161,11 @@ def _pss(pid: int) -> int:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
+def total_memory() -> int:
+    """Return the bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _all() -> dict[int, _Status]:
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
     return {pid: status for pid in pids if (status := _status(pid)) is not None}

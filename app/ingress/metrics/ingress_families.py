@@ -14,10 +14,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from app.access.grants import Outcomes
+from app.core.cost.reports import CostAnswer
 from app.core.installed.installation import server_version
 from app.core.observability.generation import Generated, Operation
 from app.core.observability.metrics_config import MetricsConfig
 from app.core.residency import ResidencyReport
+from app.ingress.metrics.cost_families import cost_families
 from app.ingress.metrics.drift_families import ADMISSION, DRIFT, DriftReading
 from app.ingress.metrics.family import Family, Labels, S, gauge, read_families, value
 from app.ingress.metrics.generation_families import GENERATION
@@ -49,6 +51,7 @@ class IngressReading(NamedTuple):
         generation: figures of texts; None where OpenAI's API is not served.
         tape: what is recorded; None without `--tape`.
         drift: of models that are watched.
+        cost: of the server; None without an account.
     """
 
     send_buffers: SendBufferLimit
@@ -60,6 +63,7 @@ class IngressReading(NamedTuple):
     generation: Mapping[Operation, Generated] | None = None
     tape: TapeReading | None = None
     drift: DriftReading = DriftReading()
+    cost: CostAnswer | None = None
 
 
 def _by_outcome(name: str, labels: Labels, source: Outcomes) -> Iterator[Sample]:
@@ -176,6 +180,7 @@ def ingress_families(reading: IngressReading, config: MetricsConfig) -> Iterator
         yield from read_families(TAPE, [({}, reading.tape)], config)
     yield from read_families(DRIFT, reading.drift.labelled, config)
     yield from read_families(ADMISSION, reading.drift.found, config)
+    yield from cost_families(reading.cost, config)
     if reading.tokens is not None:
         yield from read_families(CALLERS, _labelled("token", reading.tokens), config)
 

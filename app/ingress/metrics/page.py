@@ -17,7 +17,6 @@ from app.core.observability.statistics import CustomFamily
 from app.ingress.metrics.custom import custom_metrics
 from app.ingress.metrics.exposition import exposition
 from app.ingress.metrics.family import Labels, read_families
-from app.ingress.metrics.feedback_families import FEEDBACK, SCORES, by_model, scored
 from app.ingress.metrics.ingress_families import IngressReading, ingress_families
 from app.ingress.metrics.machine import Machine
 from app.ingress.metrics.model_families import (
@@ -31,6 +30,7 @@ from app.ingress.metrics.model_families import (
     ModelReading,
 )
 from app.ingress.metrics.rollout_families import ROLLOUTS, SideReading, side_readings
+from app.ingress.metrics.tape_families import FEEDBACK, SCORES, by_model, scored
 from app.ingress.service.routed import RoutedInferenceService
 from app.rollout.traffic import RolloutTraffic
 from app.routing.table import NO_VERSION, VersionEntry

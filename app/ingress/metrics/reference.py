@@ -1,9 +1,10 @@
 """Writes the reference of all metrics, `docs/operate/metrics.md`, from the tables behind `/metrics`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from app.access.grants import Outcomes
+from app.core.cost.reports import VersionCost
 from app.core.drift.counts import FeatureFigures, VersionFigures
 from app.core.feedback.figures import FeedbackFigures, Scores
 from app.core.observability.generation import Generated
@@ -12,9 +13,9 @@ from app.core.observability.statistics import ReplicaReport
 from app.core.residency import ResidencyReport
 from app.core.rollout.outcomes import MirrorOutcomes, VersionOutcomes
 from app.core.rollout.split import Split
+from app.ingress.metrics.cost_families import CLIENTS, MEASURED, OVERHEAD, VERSIONS
 from app.ingress.metrics.drift_families import ADMISSION, DRIFT
 from app.ingress.metrics.family import Family, S
-from app.ingress.metrics.feedback_families import FEEDBACK, SCORES
 from app.ingress.metrics.generation_families import GENERATION
 from app.ingress.metrics.ingress_families import (
     BUILD,
@@ -38,7 +39,7 @@ from app.ingress.metrics.model_families import (
 )
 from app.ingress.metrics.residency_families import RESIDENCY, WAITING
 from app.ingress.metrics.rollout_families import ROLLOUTS, SideReading
-from app.ingress.metrics.tape_families import TAPE, TapeReading
+from app.ingress.metrics.tape_families import FEEDBACK, SCORES, TAPE, TapeReading
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import Serving
 from app.routing.scale import Scale
@@ -111,6 +112,11 @@ the same from every ingress replica: take `max` over instances, not `sum`:
 
 {drift}
 
+Costs ([cost.md](cost.md)), since the start of the repository manager; its figures of the whole server, the
+same from every ingress replica: take `max` over instances, not `sum`:
+
+{cost}
+
 Models whose `drift.yaml` has rules for inputs, of the requests that came to this ingress replica:
 
 {admission}
@@ -177,6 +183,7 @@ def reference() -> str:
         ),
         generation=_table(_rows(GENERATION, Generated(), "`model`, `operation`, `version`")),
         drift=_table(_rows(DRIFT, _WATCHED, "`model`, `version`")),
+        cost=_table(_costs()),
         admission=_table(_rows(ADMISSION, 1, "`model`, `tensor`, `kind`, `action`")),
         tape=_table(_rows(TAPE, TapeReading(TapeCounts(), 0.0))),
         feedback=_table(
@@ -190,6 +197,13 @@ def reference() -> str:
         callers=_table(_rows(CALLERS, Outcomes(), "`token`")),
         node=_table([*_rows(CPU, _CPU), *_rows(GPU, _GPU, "`gpu_uuid`"), *_rows(PINNED, None)]),
     )
+
+
+def _costs() -> Iterator[str]:
+    yield from _rows(VERSIONS, VersionCost("m", 1, 0.0, 0.0), "`model`, `version`")
+    yield from _rows(CLIENTS, 0.0, "`token`")
+    yield from _rows(OVERHEAD, 0.0, "`process`")
+    yield from _rows(MEASURED, 0.0)
 
 
 def _table(rows: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ import yaml
 from app.core.observability.trace_settings import TraceSetting
 from app.settings.deprecated import DEPRECATED
 from app.settings.flag.errors import SettingsError
-from app.settings.ignored import IGNORED
+from app.settings.flag.ignored import IGNORED
 from app.settings.load import from_args
 from app.settings.settings import SETTINGS, ServerSettings
 from tests.unit.setting_values import value_of

@@ -15,7 +15,7 @@ from app.core.observability.trace_settings import TraceSetting
 from app.settings.deprecated import DEPRECATED
 from app.settings.flag.errors import SettingsError
 from app.settings.flag.flags import Setting
-from app.settings.ignored import IGNORED
+from app.settings.flag.ignored import IGNORED
 from app.settings.settings import SETTINGS, ServerSettings
 from nereid.server.cli import HINT, TextRequested, main, parse, usage
 from tests.server import ROOT

@@ -1,0 +1,122 @@
+"""Counts the requests of each client, by the version that has answered."""
+
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from functools import partial
+from math import prod
+from typing import Final
+
+from tritonclient.grpc import model_config_pb2 as mc
+
+from app.core.cost.reports import CallUse
+from app.core.inference import Call, Sink, Target
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.routing.table import VersionEntry
+
+WEIGHT: Final = "cost_weight"
+"""The parameter of a model by which its cost is divided: `rows`, `bytes` or `elements`."""
+MOST: Final = 1000
+"""Clients times versions that are counted between two reports; further clients are counted together."""
+OTHER: Final = "other"
+
+
+class CostTap:
+    """The `Tap` that counts what clients are answered. Runs on the data-plane loop.
+
+    Args:
+        client: returns the name of the client of the request that is being submitted.
+    """
+
+    def __init__(self, client: Callable[[], str]) -> None:
+        self.client = client
+        self._counts: dict[tuple[str, str, str, int], CallUse] = {}
+
+    def __call__(self, entry: VersionEntry, target: Target) -> Target:
+        """Return what counts the requests of a version."""
+        return CountedTarget(entry, target, self)
+
+    def take(self) -> list[CallUse]:
+        """Return what was counted since the last time."""
+        taken, self._counts = self._counts, {}
+        return list(taken.values())
+
+    def counts(self, client: str, caller: str, entry: VersionEntry) -> CallUse:
+        """Return what is counted of the requests of a client, or of a model that calls, to a version."""
+        key = client, caller, entry.name, entry.version
+        found = self._counts.get(key)
+        if found is None:
+            if len(self._counts) >= MOST and client != OTHER:
+                return self.counts(OTHER, "", entry)
+            found = self._counts[key] = CallUse(entry.name, entry.version, client, caller)
+        return found
+
+
+class CountedTarget:
+    """A version whose requests are counted once they have been answered.
+
+    Args:
+        entry: of the version.
+        target: answers the requests.
+        tap: counts.
+    """
+
+    __slots__ = ("_batched", "_entry", "_submit", "_tap", "_target", "_weigh")
+
+    def __init__(self, entry: VersionEntry, target: Target, tap: CostTap) -> None:
+        self._entry, self._target, self._tap = entry, target, tap
+        self._submit = target.submit
+        self._batched = entry.batched
+        self._weigh = weigher(entry.model_config)
+
+    @property
+    def available(self) -> bool:
+        """As `Target.available`."""
+        return self._target.available
+
+    def submit(self, request: InferRequest, sink: Sink) -> Call:
+        """As `Target.submit`."""
+        client = self._tap.client()
+        # Further steps of an ensemble are submitted by the sink of one before, whoever has called that.
+        if request.chain:
+            sink = partial(_in_context, copy_context(), sink)
+        return self._submit(request, partial(self._receive, client, request, sink))
+
+    def _receive(self, client: str, request: InferRequest, sink: Sink, response: InferResponse) -> None:
+        if response.final and response.failure is None:
+            self._count(client, request, response)
+        sink(response)
+
+    def _count(self, client: str, request: InferRequest, response: InferResponse) -> None:
+        inputs = request.inputs
+        rows = inputs[0].shape[0] if self._batched and inputs and inputs[0].shape else 1
+        entry = self._entry
+        if entry.rival is not None:
+            entry = entry.answering(response.model_version)
+        caller = request.chain[0] if request.chain and not client else ""
+        found = self._tap.counts(client, caller, entry)
+        found.requests += 1
+        found.rows += rows
+        if not request.chain:  # what steps of ensembles and models send each other is not the client's
+            for tensor in inputs:
+                found.bytes_in += len(tensor.data)
+            for tensor in response.outputs:
+                found.bytes_out += len(tensor.data)
+        found.weight += rows if self._weigh is None else self._weigh(inputs)
+
+
+def _in_context(context: Context, sink: Sink, response: InferResponse) -> None:
+    context.run(sink, response)
+
+
+def weigher(config: mc.ModelConfig) -> Callable[[tuple[Tensor, ...]], float] | None:
+    """Return what weighs requests of a model by their inputs; None where rows are counted."""
+    kind = config.parameters[WEIGHT].string_value if WEIGHT in config.parameters else ""
+    return {"bytes": _bytes, "elements": _elements}.get(kind)
+
+
+def _bytes(inputs: tuple[Tensor, ...]) -> float:
+    return sum(len(tensor.data) for tensor in inputs)
+
+
+def _elements(inputs: tuple[Tensor, ...]) -> float:
+    return sum(prod(tensor.shape) for tensor in inputs)
