@@ -16,8 +16,8 @@ from app.dispatch.router import Router
 from app.transport.channel.survey import ask
 
 PERIOD_S: Final = 5.0
-"""Time from one report to the next where no client has a token: a report costs milliseconds."""
-NAMED_PERIOD_S: Final = 1.0
+"""Time from one report to the next: one to another process costs milliseconds."""
+_HERE_PERIOD_S: Final = 1.0
 _ANSWER_S: Final = 1.0
 
 
@@ -47,7 +47,7 @@ def account(place: Place, router: Router, send: Send, tap: CostTap | None) -> Co
     shared = not place.key
     watch = NodeWatch(place.node, NodeMeter(_tree(shared)), _Local(router).served, _Local(router).ask, shared)
     turn = Turn(place.key) if place.key else None
-    period_s = PERIOD_S if tap is None and not shared else NAMED_PERIOD_S
+    period_s = _HERE_PERIOD_S if shared else PERIOD_S
     return CostReporter(
         place.name,
         place.node,

@@ -1,7 +1,7 @@
 """Tells the manager what was consumed here, and hears what it makes of it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.core.cost.budgets import Budget
 from app.core.cost.reports import CostAnswer, CostReport
@@ -10,6 +10,8 @@ from app.core.observability.reporter import Reporter
 from app.cost.node_use import NodeWatch
 from app.cost.tap import CostTap
 
+BUDGET_PERIOD_S: Final = 1.0
+"""Time from one report to the next where a client has a budget, which it may exceed for as long."""
 Send = Callable[[CostReport], Awaitable[CostAnswer]]
 
 
@@ -34,7 +36,7 @@ class CostReporter(Reporter[CostReport, CostAnswer]):
         send: sends a report.
         watch: measures the node; None where another process does.
         tap: counts requests of clients; None where they have no tokens.
-        period_s: seconds from one report to the next.
+        period_s: seconds from one report to the next, while no client has a budget.
 
     Attributes:
         answer: the manager's last one.
@@ -51,6 +53,7 @@ class CostReporter(Reporter[CostReport, CostAnswer]):
         period_s: float = 1.0,
     ) -> None:
         super().__init__("costs", send, period_s)
+        self._usual_s = period_s
         self._name, self._node, self._watch, self._tap = name, node, watch, tap
         self.answer = CostAnswer()
         self.clients: Clients | None = None
@@ -67,6 +70,7 @@ class CostReporter(Reporter[CostReport, CostAnswer]):
     def heard(self, report: CostReport, answer: CostAnswer) -> None:
         """Refuse the requests of clients that have spent their budgets."""
         self.answer = answer
+        self._period_s = BUDGET_PERIOD_S if report.budgets else self._usual_s
         if self.clients is not None:
             self.clients.refuse(
                 {

@@ -101,7 +101,7 @@ def _token() -> str:
 
 def make_cost_tap(settings: ServerSettings) -> CostTap | None:
     """Return what counts requests of clients, for `make_router`; None where nobody asks who they are."""
-    return CostTap(_token) if settings.cost.enabled and settings.access.tokens_file else None
+    return CostTap(GRANT.get) if settings.cost.enabled and settings.access.tokens_file else None
 
 
 def make_account(

@@ -71,7 +71,7 @@ class Connection:
         handle = await loop.run_in_executor(None, cluster.open_manager, spec.manager)
         pools = Pools(cluster.node_id(), spec.key, spec.server.transport, cluster.watch_replicas)
         manager = ManagerClient(handle)
-        calls = CostTap(str)
+        calls = CostTap()
         router = Router(pools, demand=manager.demand, tap=calls)
         connection = cls(router, manager, calls.take)
         routing = asyncio.Event()

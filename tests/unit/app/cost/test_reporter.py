@@ -18,7 +18,7 @@ async def test_budgets_are_told_and_those_that_are_spent_are_held() -> None:
         reports.append(report)
         return CostAnswer(spent={"x": ("the token 'x' has spent it", 60.0), "gone": ("not here", 1.0)})
 
-    reporter = CostReporter("i", "n", send, lambda: None, CostTap(str))
+    reporter = CostReporter("i", "n", send, lambda: None, CostTap())
     await reporter.report()
     reporter.clients = Clients(lambda: budgets, refused.append)
     await reporter.report()

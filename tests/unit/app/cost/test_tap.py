@@ -2,6 +2,7 @@
 
 from contextvars import ContextVar, copy_context
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,10 @@ from app.cost.tap import CostTap
 from tests.unit.app.routing_fakes import CONFIG, entry
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
+
+
+def client() -> Any:
+    return SimpleNamespace(name=CLIENT.get()) if CLIENT.get() else None
 
 
 class Route:
@@ -49,7 +54,7 @@ def as_client(name: str, call: Any) -> Any:
 
 
 def test_rows_and_bytes_of_each_client() -> None:
-    tap, route = CostTap(CLIENT.get), Route()
+    tap, route = CostTap(client), Route()
     target = tap(entry("m"), cast(Any, route))
     for name, rows in (("a", 3), ("b", 1), ("a", 2)):
         as_client(name, partial(target.submit, request(rows), ignore))
@@ -64,7 +69,7 @@ def test_rows_and_bytes_of_each_client() -> None:
 
 
 def test_what_fails_costs_nobody_anything() -> None:
-    tap, route = CostTap(CLIENT.get), Route()
+    tap, route = CostTap(client), Route()
     target = tap(entry("m"), cast(Any, route))
     answers: list[InferResponse] = []
     target.submit(request(1), answers.append)
@@ -75,7 +80,7 @@ def test_what_fails_costs_nobody_anything() -> None:
 
 @pytest.mark.parametrize(("kind", "weight"), [("rows", 2.0), ("bytes", 128.0), ("elements", 32.0)])
 def test_the_weight_that_a_model_asks_for(kind: str, weight: float) -> None:
-    tap, route = CostTap(str), Route()
+    tap, route = CostTap(), Route()
     asked = f'parameters {{ key: "cost_weight" value {{ string_value: "{kind}" }} }}'
     target = tap(entry("m", config=CONFIG + asked), cast(Any, route))
     target.submit(request(2), ignore)
@@ -84,7 +89,7 @@ def test_the_weight_that_a_model_asks_for(kind: str, weight: float) -> None:
 
 
 def test_a_step_sends_further_ones_as_the_same_client() -> None:
-    tap, route = CostTap(CLIENT.get), Route()
+    tap, route = CostTap(client), Route()
     target = tap(entry("m"), cast(Any, route))
 
     def next_step(_: InferResponse) -> None:
@@ -99,7 +104,7 @@ def test_a_step_sends_further_ones_as_the_same_client() -> None:
 
 
 def test_calls_of_models_are_those_of_the_outermost() -> None:
-    tap, route = CostTap(str), Route()
+    tap, route = CostTap(), Route()
     target = tap(entry("m"), cast(Any, route))
     target.submit(request(4, ("outer", "inner")), ignore)
     route.answer()
@@ -108,7 +113,7 @@ def test_calls_of_models_are_those_of_the_outermost() -> None:
 
 def test_many_clients_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tapping, "MOST", 2)
-    tap, route = CostTap(CLIENT.get), Route()
+    tap, route = CostTap(client), Route()
     target = tap(entry("m"), cast(Any, route))
     for name in "abcda":
         as_client(name, partial(target.submit, request(1), ignore))
