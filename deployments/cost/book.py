@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from app.core.cost.amounts import Consumption
 from app.core.cost.budgets import Budget, Spending, parse_budget, unpriced
 from app.core.cost.ledger import LedgerWriter, read_hours
 from app.core.cost.minutes import Minutes, MinuteUse, minute_of
 from app.core.cost.prices import Prices, read_prices, spent
-from app.core.cost.reports import CallUse, CostAnswer, CostReport, NodeUse, VersionUse
+from app.core.cost.reports import CallUse, CostAnswer, CostReport, NodeUse, VersionSaving, VersionUse
 from app.core.cost.rows import Kind, LedgerRow, hour_of, summed
 from app.core.cost.split import Share, VersionSplit
 from app.core.files.private_files import state_directory
@@ -39,6 +41,7 @@ class CostBook:
         directory: of the ledger; None for none.
         prices: of what is consumed, for budgets in money; None for none.
         clock: Unix seconds.
+        savings: returns what versions save that have taken over.
 
     Attributes:
         minutes: what each version has consumed in the last hours.
@@ -49,8 +52,10 @@ class CostBook:
         directory: Path | None = None,
         prices: Prices | None = None,
         clock: Callable[[], float] = time.time,
+        savings: Callable[[], tuple[VersionSaving, ...]] = tuple,
     ) -> None:
         self.minutes = Minutes()
+        self._savings = savings
         self._directory, self._prices, self._clock = directory, prices, clock
         self._ledger = None if directory is None else LedgerWriter(directory)
         self._failing = False
@@ -97,7 +102,7 @@ class CostBook:
             await self._set_budgets(budgets)
         refusals = self._spending.refusals(self._clock())
         told = {name: (failure.message, failure.retry_after_s) for name, failure in refusals.items()}
-        return self._totals.answer(told)
+        return msgspec.structs.replace(self._totals.answer(told), savings=self._savings())
 
     def step(self) -> None:
         """Divide what can be divided by now."""
@@ -231,12 +236,17 @@ def _parsed(texts: Mapping[str, str]) -> Iterator[tuple[str, Budget]]:
             logger.warning("token '%s': %s", name, error)
 
 
-def open_book(settings: ServerSettings, default: bool = True) -> CostBook:
+def open_book(
+    settings: ServerSettings,
+    default: bool = True,
+    savings: Callable[[], tuple[VersionSaving, ...]] = tuple,
+) -> CostBook:
     """Return the account of a server.
 
     Args:
         settings: of the server.
         default: keep a ledger also where `--cost-directory` names no place for it.
+        savings: see `CostBook`.
     """
     cost = settings.cost
     directory: Path | None = None

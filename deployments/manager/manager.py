@@ -107,13 +107,13 @@ class RepositoryManager:
         self._requests = Requests(self.lifecycle, self._catalog, self._configs, self._overrides)
         forecasts = Forecasts(Kept(store, self._kept, "forecast", History, settings.repository.paths))
         self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on, forecasts)
+        cost = self.cost = open_book(settings, savings=rollouts.savings)
         executions = ExecutionReader(lambda: self.lifecycle.loaded, self._channels)
         self._rollouts = RolloutDriver(
-            rollouts, self.lifecycle, judge, self._background, self._scaler.missing, executions
+            rollouts, self.lifecycle, judge, self._background, self._scaler.missing, executions, cost.minutes
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
         self._drift = drift_monitor(self.lifecycle, self._catalog)
-        self.cost = open_book(settings)
         startup = settings.repository.startup_models
         self._started = StartedModels(StoredValues(store, STARTED), key, startup)
         self._start: asyncio.Task[None] | None = None

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from app.core.cost.minutes import Minutes
 from app.core.errors import InferError, invalid_arg, not_found, unavailable
 from app.core.identifiers import name_of
 from app.core.rollout.history import RolloutHistory
@@ -18,6 +19,7 @@ from app.core.system.tasks import Tasks
 from deployments.rollout import machine, taping
 from deployments.rollout.changes import changed, started_from
 from deployments.rollout.judging.intervals import Intervals
+from deployments.rollout.judging.savings import Savings
 from deployments.rollout.machine import Record
 from deployments.rollout.rollback import Rollbacks
 from deployments.rollout.rollouts import Begin, Replicas, Rollouts
@@ -80,6 +82,7 @@ class RolloutDriver:
         tasks: what runs in the background.
         replicas: has candidates start replicas.
         executions: reads how long executions of both versions take.
+        minutes: what each version consumes.
 
     Attributes:
         scores: what clients have said of answers later.
@@ -93,8 +96,10 @@ class RolloutDriver:
         tasks: Tasks,
         replicas: Replicas,
         executions: Executions,
+        minutes: Minutes,
     ) -> None:
         self._executions = executions
+        self._savings = Savings(minutes, rollouts, tasks)
         self.scores = ScoreBoard()
         self._rollouts = rollouts
         rollouts.replicas = replicas
@@ -121,6 +126,7 @@ class RolloutDriver:
         on = self._rollouts.on()
         self._executions.follow({record.name for record in on})
         self.scores.follow({record.name for record in on})
+        self._savings.tick()
         for record in on:
             if record.name not in self._busy:
                 self._busy.add(record.name)
@@ -237,7 +243,9 @@ class RolloutDriver:
         if not events and record is None:
             raise not_found(f"model '{name_of(name)}' has served nothing yet, so there is no history of it")
         version = self._rollouts.answering(name, self._models.ready(name))
-        return RolloutHistory(name_of(name), version, events, record.barred if record is not None else ())
+        if record is None:
+            return RolloutHistory(name_of(name), version, events)
+        return RolloutHistory(name_of(name), version, events, record.barred, record.status.saving)
 
     def _require(self, name: str) -> Record:
         record = self._rollouts.record(name)

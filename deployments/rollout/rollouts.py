@@ -11,15 +11,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from app.core.cost.reports import VersionSaving
 from app.core.errors import invalid_arg
 from app.core.identifiers import name_of
 from app.core.rollout.history import RejectedVersion, ServedEvent, rejection_text
 from app.core.rollout.outcomes import OutcomeReport, StepOutcomes
+from app.core.rollout.saving import Saving
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutState, Verdict
 from app.routing.table import ModelState, VersionEntry
 from deployments.rollout import machine, restarts, taping
+from deployments.rollout.judging.savings import told
 from deployments.rollout.ledger import Ledger
 from deployments.rollout.machine import NEREID, Record
 from deployments.rollout.records import Records
@@ -102,6 +105,11 @@ class Rollouts:
         """Return whether a model has a rollout that is on: none of its versions may go meanwhile."""
         record = self._records.get(name)
         return record is not None and record.on
+
+    def in_service(self) -> list[Record]:
+        """Return the rollouts whose candidates answer everything."""
+        states = RolloutState.PROMOTED, RolloutState.DONE
+        return [record for record in self._records.values() if record.status.state in states]
 
     async def recover(self, ready: Callable[[str], Collection[int]], routed: Iterable[Routed] = ()) -> None:
         """Go on with the stored rollouts, and with those that only ingresses know of.
@@ -332,6 +340,14 @@ class Rollouts:
     def judge(self, name: str, verdict: Verdict) -> None:
         """Set the judge's verdict on the present step."""
         self._records[name] = machine.with_status(self._records[name], verdict=verdict)
+
+    def saves(self, name: str, saving: Saving | None) -> None:
+        """Set what the candidate saves since it answers everything."""
+        self._records[name] = machine.with_status(self._records[name], saving=saving)
+
+    def savings(self) -> tuple[VersionSaving, ...]:
+        """Return what is known of what candidates save."""
+        return told(self.in_service())
 
     def end_intervals(self, name: str) -> Record:
         """Compare the versions within the intervals that are over; return the record with the evidence."""

@@ -108,7 +108,7 @@ class Console:
             dashboard=self._dashboard,
             environment=cluster_environment(),
             log=self._log_path,
-            ledger=_ledger(settings.model_store.state_directory),
+            ledger=_ledger(settings),
         )
         try:
             written = write_record(record)
@@ -132,10 +132,12 @@ class Console:
         return str(getattr(self._ray_log, "baseFilename", ""))
 
 
-def _ledger(given: str) -> str:
-    """Return where this machine's part of the cost ledger is; "" where files have no place."""
+def _ledger(settings: ServerSettings) -> str:
+    """Return where the cost ledger is; "" where there is none, or files have no place."""
+    if not settings.cost.enabled:
+        return ""
     try:
-        return state_directory("cost", given)
+        return settings.cost.directory or state_directory("cost", settings.model_store.state_directory)
     except OSError:
         return ""
 

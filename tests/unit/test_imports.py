@@ -24,7 +24,7 @@ app.core.feedback: app.core.rollout
 app.core.files:
 app.core.installed:
 app.core.observability: app.core app.core.installed
-app.core.rollout: app.core.installed nereid_client.comparison
+app.core.rollout: app.core.cost app.core.installed nereid_client.comparison
 app.core.system:
 app.core.tape: app.core nereid_client.tape
 app.cost: app.core app.core.cost app.core.files app.core.observability app.core.system app.dispatch
@@ -168,10 +168,11 @@ deployments.replica: app.cache app.core app.core.config app.core.cost app.core.f
     deployments.execution deployments.model_store deployments.rate_limiting deployments.scheduling
     deployments.scheduling.dynamic
 deployments.residency: app.core app.core.system app.routing app.settings deployments
-deployments.rollout: app.core app.core.config app.core.feedback app.core.installed app.core.rollout
-    app.core.system app.routing app.transport.channel deployments deployments.model_store
+deployments.rollout: app.core app.core.config app.core.cost app.core.feedback app.core.installed
+    app.core.rollout app.core.system app.routing app.transport.channel deployments deployments.model_store
     deployments.rollout.judging deployments.rollout.storage nereid_client.comparison
-deployments.rollout.judging: app.core.feedback app.core.rollout nereid_client.comparison
+deployments.rollout.judging: app.core app.core.cost app.core.feedback app.core.rollout app.core.system
+    nereid_client.comparison
 deployments.rollout.storage: app.core app.core.files deployments
 deployments.scaling: app.core app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel
     deployments

@@ -120,6 +120,16 @@ class VersionCost(msgspec.Struct, frozen=True, array_like=True):
     idle_s: float
 
 
+class VersionSaving(msgspec.Struct, frozen=True, array_like=True):
+    """Share of processor time that a version saves beside the one before it, with its 95 % interval."""
+
+    model: str
+    version: int
+    low: float
+    value: float
+    high: float
+
+
 class CostAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The figures of the whole server since the manager's start.
 
@@ -129,6 +139,7 @@ class CostAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
         overhead: processor seconds by kind of process.
         measured_s: processor seconds of all processes.
         spent: of tokens whose budget is spent, the text of the refusal and the seconds until the next period.
+        savings: of versions that have taken over by a rollout.
     """
 
     versions: tuple[VersionCost, ...] = ()
@@ -136,3 +147,4 @@ class CostAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     overhead: dict[str, float] = {}
     measured_s: float = 0.0
     spent: dict[str, tuple[str, float]] = {}
+    savings: tuple[VersionSaving, ...] = ()

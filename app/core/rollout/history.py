@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from app.core.installed.installation import PROGRAM
+from app.core.rollout.saving import Saving
 
 ServedChange = Literal[
     "loaded", "unloaded", "started", "promoted", "done", "failed", "aborted", "rolled back", "forgotten"
@@ -74,12 +75,14 @@ class RolloutHistory(msgspec.Struct, frozen=True):
         version: answers requests without a version now; 0 for none.
         events: newest last, bounded.
         rejected: versions that get no requests.
+        saving: what the candidate of the last rollout saves; None if nothing is known of it.
     """
 
     model: str
     version: int
     events: tuple[ServedEvent, ...] = ()
     rejected: tuple[RejectedVersion, ...] = ()
+    saving: Saving | None = None
 
 
 def rejection_text(model: str, rejected: RejectedVersion) -> str:

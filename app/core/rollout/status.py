@@ -7,6 +7,7 @@ import msgspec
 
 from app.core.rollout.history import RejectedVersion
 from app.core.rollout.outcomes import Outcomes
+from app.core.rollout.saving import Saving
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.tape_evidence import TapeEvidence
 
@@ -85,6 +86,7 @@ class RolloutStatus(msgspec.Struct, frozen=True):
         history: newest last, bounded.
         rejected: versions that get no requests, because they were rolled back.
         tape: what recorded requests have shown; None without any.
+        saving: of the candidate since it answers everything; None before, and where costs are not counted.
     """
 
     model: str
@@ -105,6 +107,7 @@ class RolloutStatus(msgspec.Struct, frozen=True):
     history: tuple[RolloutEvent, ...] = ()
     rejected: tuple[RejectedVersion, ...] = ()
     tape: TapeEvidence | None = None
+    saving: Saving | None = None
 
     @property
     def step_requests(self) -> int:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
 
-from app.core.cost.reports import CostAnswer, VersionCost
+from app.core.cost.reports import CostAnswer, VersionCost, VersionSaving
 from app.core.identifiers import name_of, namespace_of
 from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.family import Condition, Family, Labels, read_families, value
@@ -58,6 +59,25 @@ MEASURED: Final[tuple[Family[float], ...]] = (
 )
 
 
+def _bounds(name: str, labels: Labels, saving: VersionSaving) -> Iterator[Sample]:
+    for bound in ("low", "value", "high"):
+        yield Sample(name, dict(sorted({**labels, "bound": bound}.items())), getattr(saving, bound))
+
+
+SAVINGS: Final[tuple[Family[VersionSaving], ...]] = (
+    Family(
+        "nereid_rollout_saving_ratio",
+        "gauge",
+        "Share of processor time that a version saves beside the one before its rollout, with the bounds of "
+        "its 95 % interval",
+        _bounds,
+        only=Condition[VersionSaving](
+            "versions that have taken over by a rollout, after half an hour", lambda _: True
+        ),
+    ),
+)
+
+
 def cost_families(answer: CostAnswer | None, config: MetricsConfig) -> Iterator[Metric]:
     """Read the families of the manager's last answer; none where there is no account."""
     if answer is None:
@@ -65,10 +85,11 @@ def cost_families(answer: CostAnswer | None, config: MetricsConfig) -> Iterator[
     yield from read_families(VERSIONS, [(_labels(each), each) for each in answer.versions], config)
     yield from read_families(CLIENTS, _labelled("token", answer.clients), config)
     yield from read_families(OVERHEAD, _labelled("process", answer.overhead), config)
+    yield from read_families(SAVINGS, [(_labels(each), each) for each in answer.savings], config)
     yield from read_families(MEASURED, [({}, answer.measured_s)], config)
 
 
-def _labels(version: VersionCost) -> Labels:
+def _labels(version: VersionCost | VersionSaving) -> Labels:
     namespace = namespace_of(version.model)
     own = {"namespace": namespace} if namespace else {}
     return {"model": name_of(version.model), **own, "version": str(version.version)}

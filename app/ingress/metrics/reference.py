@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from app.access.grants import Outcomes
-from app.core.cost.reports import VersionCost
+from app.core.cost.reports import VersionCost, VersionSaving
 from app.core.drift.counts import FeatureFigures, VersionFigures
 from app.core.feedback.figures import FeedbackFigures, Scores
 from app.core.observability.generation import Generated
@@ -13,7 +13,7 @@ from app.core.observability.statistics import ReplicaReport
 from app.core.residency import ResidencyReport
 from app.core.rollout.outcomes import MirrorOutcomes, VersionOutcomes
 from app.core.rollout.split import Split
-from app.ingress.metrics.cost_families import CLIENTS, MEASURED, OVERHEAD, VERSIONS
+from app.ingress.metrics.cost_families import CLIENTS, MEASURED, OVERHEAD, SAVINGS, VERSIONS
 from app.ingress.metrics.drift_families import ADMISSION, DRIFT
 from app.ingress.metrics.family import Family, S
 from app.ingress.metrics.generation_families import GENERATION
@@ -204,6 +204,7 @@ def _costs() -> Iterator[str]:
     yield from _rows(CLIENTS, 0.0, "`token`")
     yield from _rows(OVERHEAD, 0.0, "`process`")
     yield from _rows(MEASURED, 0.0)
+    yield from _rows(SAVINGS, VersionSaving("m", 1, 0.0, 0.0, 0.0), "`model`, `version`")
 
 
 def _table(rows: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from app.core.rollout.report import QUANTILES, Estimate, RolloutFigures, figures
 from app.core.rollout.spec import ErrorRule
 from app.core.rollout.statistics import microseconds
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
+from nereid.commands.rollout.saved import saving_rows
 from nereid.commands.rollout.taped import tape_rows, worst_rows
 from nereid.commands.rollout.text import (
     alarm_level,
@@ -59,6 +60,7 @@ def page(status: RolloutStatus, now: float) -> str:
         _failures(status),
         _judgement(status),
         _tape(status),
+        _saving(status),
         _history(status, now),
         _rejected(status),
     )
@@ -212,6 +214,11 @@ def _tape(status: RolloutStatus) -> str:
     table = f"<table><tbody>{_rows(rows)}</tbody></table>"
     about = f'<p class="soft">The worst of them:</p><table><tbody>{_rows(worst)}</tbody></table>'
     return section("Recorded requests", table + (about if worst else ""))
+
+
+def _saving(status: RolloutStatus) -> str:
+    rows = _rows(saving_rows(status.saving))
+    return section("What it saves", f"<table><tbody>{rows}</tbody></table>" if rows else "")
 
 
 def _history(status: RolloutStatus, now: float) -> str:

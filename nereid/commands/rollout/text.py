@@ -10,6 +10,7 @@ from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.report import Estimate, RolloutFigures, VersionFigures, accepted, figures, share
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
 from nereid.commands.columns import columns
+from nereid.commands.rollout.saved import saving_lines
 from nereid.commands.rollout.taped import tape_lines
 
 _BAR: Final = 40
@@ -38,6 +39,7 @@ def screen(status: RolloutStatus, now: float) -> list[str]:
         *tape_lines(status),
         *_failures(status),
         *_judgement(status),
+        *saving_lines(status.saving),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history[-_EVENTS:]),
         *rejections(status.model, status.rejected),
         "",
@@ -72,6 +74,7 @@ def comparison(status: RolloutStatus) -> list[str]:
         *tape_lines(status),
         *_failures(status),
         *_judgement(status),
+        *saving_lines(status.saving),
         *(f"{_clock(event.at)}  {event_text(event)}" for event in status.history),
         *rejections(status.model, status.rejected),
     ]
@@ -88,6 +91,7 @@ def history_lines(history: RolloutHistory) -> list[str]:
         f"{history.model}: {serving} requests without a version",
         "",
         *columns(rows).splitlines(),
+        *(["", *told] if (told := saving_lines(history.saving)) else []),
         *rejections(history.model, history.rejected),
     ]
 

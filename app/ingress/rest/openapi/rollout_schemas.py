@@ -146,6 +146,22 @@ class ServedEvent(BaseModel):
     evidence: RolloutEvidence | None
 
 
+class RolloutSaving(BaseModel):
+    """What the candidate saves since it answers everything, beside what the stable version would have taken.
+
+    `share` is of its processor time; `waiting` says why nothing can be said yet.
+    """
+
+    stable_minutes: int
+    minutes: int
+    rows: int
+    share: RolloutEstimate | None
+    core_seconds: RolloutEstimate | None
+    stable_ms: float
+    new_ms: float
+    waiting: str
+
+
 class RolloutHistory(BaseModel):
     """What a model has served, the newest event last, and what is rejected."""
 
@@ -153,6 +169,7 @@ class RolloutHistory(BaseModel):
     version: int
     events: list[ServedEvent]
     rejected: list[RejectedVersion]
+    saving: RolloutSaving | None
 
 
 class WorstRow(BaseModel):
@@ -219,4 +236,5 @@ class Rollout(BaseModel):
     history: list[RolloutEvent]
     rejected: list[RejectedVersion]
     tape: TapeEvidence | None
+    saving: RolloutSaving | None
     figures: RolloutFigures
