@@ -86,7 +86,7 @@ def equation(found: Reconciliation) -> str:
     if found.difference is None:
         return f"{parts} = {found.told:,.1f} core-seconds; nothing was measured to compare it with"
     text = f"{parts} = {found.told:,.1f} core-seconds, measured {found.measured:,.1f}"
-    return f"{text}: difference {100 * found.difference:+.2f} %"
+    return f"{text}: difference {100 * found.difference:.2f} %".replace(" -0.00 ", " 0.00 ")
 
 
 def label(line: Line) -> list[str]:
@@ -109,7 +109,10 @@ def amount(value: float) -> str:
 
 
 def _money(cost: dict[str, float] | None) -> str:
-    return "" if cost is None else f"{cost['total']:,.4f}"
+    if cost is None:
+        return ""
+    total = cost["total"]
+    return f"{total:,.4f}" if abs(total) >= 0.01 or not total else f"{total:.2g}"
 
 
 def _energy(line: Line) -> str:
