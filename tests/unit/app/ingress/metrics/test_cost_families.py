@@ -1,6 +1,6 @@
 """Costs in /metrics: by version, and by token, never by both."""
 
-from app.core.cost.reports import CostAnswer, VersionCost
+from app.core.cost.reports import CostAnswer, VersionCost, VersionSaving
 from app.core.observability.metrics_config import MetricsConfig
 from app.ingress.metrics.cost_families import cost_families
 
@@ -21,3 +21,14 @@ def test_families() -> None:
         ("nereid_cost_measured_cpu_seconds", {}, 3.25),
     ]
     assert list(cost_families(None, MetricsConfig())) == []
+
+
+def test_what_a_version_saves_has_its_bounds() -> None:
+    answer = CostAnswer(savings=(VersionSaving("m", 2, 0.48, 0.5, 0.52),))
+    samples = [
+        (sample.labels["bound"], sample.value)
+        for family in cost_families(answer, MetricsConfig())
+        for sample in family.samples
+        if sample.name == "nereid_rollout_saving_ratio"
+    ]
+    assert samples == [("low", 0.48), ("value", 0.5), ("high", 0.52)]

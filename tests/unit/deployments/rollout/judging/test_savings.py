@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from app.core.cost.minutes import Minutes, MinuteUse, minute_of
+from app.core.cost.reports import VersionSaving
 from app.core.rollout.saving import Saving
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
 from app.core.system.tasks import Tasks
-from deployments.rollout.judging.savings import FOLLOW_S, Savings, promoted_at
+from deployments.rollout.judging.savings import FOLLOW_S, Savings, promoted_at, told
 
 NAME = "wine"
 PROMOTED = 600_000.0
@@ -151,3 +152,12 @@ def test_a_version_is_not_followed_for_ever(minutes: Minutes) -> None:
     known = Saving(rows=7)
     old = msgspec.structs.replace(DONE, saving=known)
     assert savings(minutes)[0].look(NAME, old, PROMOTED + FOLLOW_S + 60) is known
+
+
+def test_metrics_have_what_is_known(minutes: Minutes) -> None:
+    saving = savings(minutes)[0].look(NAME, DONE, PROMOTED + 3620)
+    assert saving is not None and saving.share is not None
+    share = saving.share
+    known, early = Record(msgspec.structs.replace(DONE, saving=saving)), Record(DONE)
+    waiting = Record(msgspec.structs.replace(DONE, saving=Saving(waiting="3 of 30 minutes")))
+    assert told([known, early, waiting]) == (VersionSaving(NAME, 2, share.low, share.value, share.high),)
