@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,14 @@ def test_what_a_template_may_not_is_an_error_of_the_request(source: str, text: s
     with pytest.raises(OpenAIError, match="Invalid 'messages'") as error:
         render(ChatTemplate(source), CHAT, True, seconds=0.3)
     assert text in error.value.message and error.value.param == "messages"
+
+
+def test_a_template_that_does_not_end_leaves_most_of_its_time_to_others() -> None:
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    began = time.thread_time()
+    with pytest.raises(OpenAIError, match="too long"):
+        render(ChatTemplate(endless), CHAT, True, seconds=1.0)
+    assert time.thread_time() - began < 0.5
 
 
 async def _threads(source: str, *sizes: int) -> list[bool]:
