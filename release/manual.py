@@ -72,7 +72,7 @@ def stage(source: Path, root: Path = ROOT) -> list[str]:
         place = source / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(_LINK.sub(partial(_linked, page=name, names=names), (root / name).read_text()))
-    for path in (root / "docs").rglob("*.svg"):
+    for path in [each for kind in ("*.svg", "*.png") for each in (root / "docs").rglob(kind)]:
         shutil.copy(path, source / path.relative_to(root))
     shutil.copy(Path(__file__).parent / "manual.css", source)
     return names

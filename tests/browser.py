@@ -1,8 +1,10 @@
 """A headless Chromium of the system, driven by Playwright, for tests of pages; they skip without."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,16 @@ import pytest
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 _REFUSED = "Failed to load resource: the server responded with a status of "
 SIZES = {"desk": (1440, 900), "phone": (390, 844)}
+
+
+PICTURES = os.environ.get("NEREID_TEST_PICTURES", "")
+"""A directory, docs/operate say, where tests put the pictures of the manual."""
+
+
+def picture(page: Any, name: str) -> None:
+    """Write the manual's picture of a page as it is now, where pictures are asked for."""
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES, f"{name}.png"))
 
 
 @contextmanager

@@ -98,7 +98,10 @@ class Console:
         app.router.add_get("/console/history", self._history)
         app.router.add_get("/console/events", self._events)
         app.router.add_route("*", "/{path:.*}", self._other)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        # A page that is left cancels what it has asked for, a long inference too.
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=1.0, handler_cancellation=True
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._place.address, self._place.port)
         await site.start()

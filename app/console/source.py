@@ -154,6 +154,7 @@ class Source:
             self._recent[key].add(msgspec.convert(counters, Counters))
         self._remember(self._described.get(key), version)
         version["restarts"] = 0 if counters is None else counters["restarts"]
+        version["memory_bytes"] = (counters or {}).get("memory") or None
         self._described[key] = version
         self._figures[key] = self._recent[key].figures(self._bounds)
         self._changed[key] = self._number

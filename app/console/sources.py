@@ -11,7 +11,7 @@ from app.console.source import Refused, Source
 MAX_CLIENTS: Final = 8
 """Tokens whose figures are kept; those of the one that was not viewed for longest go first."""
 _PROBE: Final = "/v2"
-_PROBE_S: Final = 30.0
+_PROBE_S: Final = 10.0
 _RETRY_S: Final = 2.0
 _OPEN: Final = (
     "this console is open to the network, and its server asks nobody for a token (--auth-tokens-file): "

@@ -107,7 +107,13 @@ async def _returned(request: web.Request, answer: aiohttp.ClientResponse) -> web
     kept = {name: value for name, value in answer.headers.items() if name.lower() not in _NOT_RETURNED}
     response = web.StreamResponse(status=answer.status, headers=kept | SANDBOX)
     await response.prepare(request)
-    async for piece in answer.content.iter_any():
-        await response.write(piece)
-    await response.write_eof()
+    try:
+        async for piece in answer.content.iter_any():
+            await response.write(piece)
+        await response.write_eof()
+    except (
+        aiohttp.ClientError
+    ):  # one end is gone in the middle of an answer: the other must not take it for whole
+        if request.transport is not None:
+            request.transport.abort()
     return response

@@ -13,7 +13,7 @@ from app.core.observability.statistics import CustomFamily, EnsembleReports, Rep
 from app.core.residency import USE, ReplicaUse
 from app.core.rollout.outcomes import COMPUTE, Executions
 from app.core.sequences import END_SEQUENCES
-from app.core.system.processes import processor_seconds
+from app.core.system.processes import processor_seconds, resident_memory
 from app.core.tensors import SequenceId
 from backends.base import Backend
 from deployments.replica.compute import ComputeMeter
@@ -81,7 +81,7 @@ class ReplicaHandler:
     async def _statistics(self, _: None) -> ReplicaReport:
         served = self._served
         custom = await self._custom_metrics()
-        processor_s = await asyncio.to_thread(lambda: processor_seconds(self._processes()))
+        processor_s, memory = await asyncio.to_thread(self._measured)
         return msgspec.structs.replace(
             served.statistics.report(),
             pending=served.scheduler.pending,
@@ -93,7 +93,12 @@ class ReplicaHandler:
             custom=custom,
             responses=dict(served.model.responses),
             processor_s=processor_s,
+            memory=memory,
         )
+
+    def _measured(self) -> tuple[float, int]:
+        pids = tuple(self._processes())
+        return processor_seconds(pids), resident_memory(pids)
 
     async def _custom_metrics(self) -> list[CustomFamily]:
         backend = self._served.backend

@@ -161,8 +161,9 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     overloaded model by what limited their wait, `batches` executions by their rows, `restarts` unexpected
     ends of replicas, `responses` those that a backend times, by their number, `cache_failures` lookups and
     insertions of the response cache. `durations` are seconds of requests that succeeded: "request", "queue",
-    "compute". `processor_s` is the processor time of the replica's own processes; 0 where it shares one with
-    other models. `summaries` and `first_response` (milliseconds) depend on `--metrics-config`.
+    "compute". `processor_s` is the processor time of the replica's own processes, `memory` what they have in
+    memory; 0 where it shares one with other models. `summaries` and `first_response` (milliseconds) depend on
+    `--metrics-config`.
     """
 
     last_inference_ns: Annotated[int, max] = 0
@@ -192,6 +193,7 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     custom: Annotated[list[CustomFamily], add] = []
     responses: Annotated[dict[int, ResponseDurations], add_values] = {}
     processor_s: Annotated[float, add] = 0.0
+    memory: Annotated[int, add] = 0
 
 
 EnsembleReports = list[tuple[str, int, ReplicaReport]]

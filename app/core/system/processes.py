@@ -14,6 +14,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _KILL_S: Final = 5.0
 _POLL_S: Final = 0.05
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _USER: Final = 12
 """The place among `stat_fields` of the user time; that in the kernel and both of ended children follow."""
 _STAT_BYTES: Final = 4096
@@ -146,6 +147,18 @@ def processor_seconds(pids: Iterable[int]) -> float:
     """Return the processor time that processes have used, and those below them that have ended."""
     ticks = (int(field) for pid in pids for field in stat_fields(pid)[_USER : _USER + 4])
     return sum(ticks) / _TICKS_A_SECOND
+
+
+def resident_memory(pids: Iterable[int]) -> int:
+    """Return the bytes of processes that are in memory; pages that they share count for each."""
+    return sum(map(_resident, pids))
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):  # it has ended
+        return 0
 
 
 def proportional_memory(pids: Iterable[int]) -> int:

@@ -43,6 +43,7 @@ class VersionFigures(msgspec.Struct, frozen=True):
         rows, executions: what was executed.
         pending: requests that wait now.
         restarts: unexpected ends of replicas.
+        memory: bytes of replicas with processes of their own; 0 where models share one.
         buckets: requests that succeeded, by duration; the bounds are `Overview.bounds_s`.
     """
 
@@ -56,6 +57,7 @@ class VersionFigures(msgspec.Struct, frozen=True):
     executions: int = 0
     pending: int = 0
     restarts: int = 0
+    memory: int = 0
     buckets: Sequence[int] = _NO_BUCKETS
 
 
@@ -294,6 +296,7 @@ def _figures(report: ReplicaReport, at: float) -> VersionFigures:
         report.execution_count,
         report.pending,
         report.restarts,
+        report.memory,
         _NO_BUCKETS if durations is None else tuple(durations.counts),
     )
 

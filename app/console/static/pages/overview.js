@@ -1,6 +1,6 @@
 // All models: what needs a person first, with live figures.
 import { badge, h, link, replace } from "../lib/dom.js";
-import { decimal, ms, percent, rate } from "../lib/format.js";
+import { bytes, decimal, ms, percent, rate } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { dataTable } from "../lib/table.js";
 
@@ -29,6 +29,7 @@ const columns = [
   figure("compute_ms", "Compute", ms, { hide_narrow: true }),
   figure("batch", "Batch", decimal, { hide_narrow: true }),
   figure("pending", "Pending", decimal, { hide_narrow: true }),
+  figure("memory_bytes", "Memory", (value) => (value ? bytes(value) : ""), { hide_narrow: true }),
   figure("weight", "Traffic", (value) => (value === null ? "" : percent(value)), { hide_narrow: true }),
   {
     key: "replicas", title: "Replicas", align: "right", hide_narrow: true,

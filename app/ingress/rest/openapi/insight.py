@@ -33,7 +33,7 @@ _SERVER: Final = "/v2/nereid/server"
 
 
 class Figures(BaseModel):
-    """Counters since the version was loaded; `buckets` are requests by duration, see `bounds_s`."""
+    """Counters since the load; `buckets` are requests by duration, see `bounds_s`, `memory` is in bytes."""
 
     at: float
     ok: int
@@ -45,6 +45,7 @@ class Figures(BaseModel):
     executions: int
     pending: int
     restarts: int
+    memory: int
     buckets: list[int]
 
 

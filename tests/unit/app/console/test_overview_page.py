@@ -35,7 +35,16 @@ class Models(FakeService):
         done = self.looks * number
         buckets = (0, 0, done, *(0 for _ in BOUNDS_S[2:]))
         figures = VersionFigures(
-            float(self.looks), done, 0, done * 10**6, 0, done * 10**6, done, done, 0, 0, buckets
+            float(self.looks),
+            done,
+            0,
+            done * 10**6,
+            0,
+            done * 10**6,
+            done,
+            done,
+            memory=3 << 20,
+            buckets=buckets,
         )
         name = f"model{number:03}"
         return VersionRow(name, "1", "READY", "", "python", instances=2, replicas=1, figures=figures)
@@ -72,7 +81,7 @@ def test_figures_of_many_models_are_live(browser: Any, many: RunningConsole) -> 
         page.get_by_role("button", name="Requests").click()
         row = page.get_by_role("row", name="model499")
         row.get_by_text("499/s").wait_for()
-        assert "1.75 ms" in row.inner_text()
+        assert "1.75 ms" in row.inner_text() and "3 MiB" in row.inner_text()
 
 
 def test_hostile_text_is_shown_as_it_is(browser: Any, many: RunningConsole) -> None:

@@ -52,6 +52,7 @@ def full(factor: int) -> ReplicaReport:
         custom=[CustomFamily("f", "text", "counter", [CustomSample({"a": "b"}, 1.0, 0, [], [])])],
         responses={0: ResponseDurations(*[Duration(factor, factor)] * 6), factor: ResponseDurations()},
         processor_s=0.5 * factor,
+        memory=7 * factor,
     )
 
 
