@@ -1,4 +1,4 @@
-// Small charts as SVG: lines over time, and bars beside each other. A sentence says the same to screen readers.
+// Small charts as SVG: lines over time, bars beside each other. A sentence says the same to screen readers.
 import { h, replace, svg } from "./dom.js";
 import { clock, decimal } from "./format.js";
 
@@ -43,7 +43,8 @@ export function barChart({ title, unit = "", labels, series, height = 170 }) {
       const left = LEFT + group * room + (room - wide * series.length) / 2 + place * wide;
       const attributes = { class: `bar s${place % 6}`, x: left, y: y(value ?? 0), width: Math.max(1, wide - 1) };
       const told = svg("title", {}, `${labels[group]}: ${decimal(value)} ${unit} (${name})`);
-      return svg("rect", { ...attributes, height: Math.max(0, y(0) - y(value ?? 0)) }, told);
+      const tall = Math.max(0, y(0) - y(value ?? 0));
+      return svg("rect", { ...attributes, height: tall }, told);
     }));
     const every = Math.ceil(labels.length / 12);
     const words = labels.map((text, group) => {

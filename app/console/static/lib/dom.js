@@ -9,8 +9,9 @@ export function h(tag, props = {}, ...children) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") for (const [event, act] of Object.entries(value)) node.addEventListener(event, act);
     else if (name === "data") Object.assign(node.dataset, value);
-    else if (name === "aria") for (const [key, text] of Object.entries(value)) node.setAttribute(`aria-${key}`, text);
-    else if (PROPERTIES.has(name)) node[name] = value;
+    else if (name === "aria") {
+      for (const [key, text] of Object.entries(value)) node.setAttribute(`aria-${key}`, text);
+    } else if (PROPERTIES.has(name)) node[name] = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
   node.append(...flat(children));
@@ -79,7 +80,8 @@ export function badge(text, look = "") {
 
 // rows: [title, text or node] each.
 export function facts(rows) {
-  return h("dl", { class: "facts" }, rows.map(([title, value]) => h("div", {}, h("dt", {}, title), h("dd", {}, value))));
+  const row = ([title, value]) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
+  return h("dl", { class: "facts" }, rows.map(row));
 }
 
 export function section(title, ...children) {
@@ -113,8 +115,8 @@ export function notify(text, look = "") {
 export function ask({ title, text, action, danger = false, fields: inputs = [] }) {
   const act = h("button", { value: "yes", class: danger ? "danger" : "primary" }, action);
   const cancel = h("button", { type: "button" }, "Cancel");
-  const words = h("p", {}, text);
-  const form = h("form", { method: "dialog" }, h("h2", {}, title), words, ...inputs, h("menu", {}, cancel, act));
+  const parts = [h("h2", {}, title), h("p", {}, text), ...inputs, h("menu", {}, cancel, act)];
+  const form = h("form", { method: "dialog" }, parts);
   const dialog = h("dialog", { aria: { label: title } }, form);
   cancel.addEventListener("click", () => dialog.close(""));
   document.body.append(dialog);

@@ -1,4 +1,4 @@
-// The newest rows of all versions: asked for once a second while this page can be seen, and only what changed.
+// The newest rows of all versions: what changed is asked for once a second while this page can be seen.
 import { get } from "./api.js";
 
 const EVERY_MS = 1000;

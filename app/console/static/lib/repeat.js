@@ -1,6 +1,6 @@
 // Work that is done again and again while a page can be seen, until it is left.
 
-// Runs `work` now and `every_ms` after each end; `failed` is told why one has failed, and null once one has not.
+// Runs `work` now and `every_ms` after each end; `failed` is told why it has failed, and null when it has not.
 export function repeat(work, signal, failed, every_ms = 1000) {
   let timer = 0;
   let running = false;

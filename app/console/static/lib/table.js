@@ -1,12 +1,12 @@
-// A table of any number of rows, of which those in sight are elements: sorted by its heads, filtered by a text,
-// walked by the arrow keys.
+// A table of any number of rows, of which those in sight are elements: sorted by its heads, filtered by a
+// text, walked by the arrow keys.
 import { h, replace } from "./dom.js";
 
 const ROW_PX = 37;
 const MARGIN = 8;
 const AT_ONCE = 60;
 
-// columns: { key, title, text?: row => string, node?: row => Node, sort?: row => value, align?, hide_narrow? } each.
+// columns: { key, title, text?: row => string, node?: row => Node, sort?: row => value, align?, hide_narrow? }.
 // key: row => id. sort: [column's key, "asc" or "desc"]. filter: row => the text that is searched.
 // open: row => the address that Enter and a click lead to.
 export function dataTable({ label, columns, key, rows = [], sort = [columns[0].key, "asc"], filter, open }) {
@@ -44,7 +44,8 @@ class DataTable {
   }
 
   #header(column) {
-    const act = h("button", { type: "button", class: "sort", on: { click: () => this.#sortBy(column) } }, column.title);
+    const on = { click: () => this.#sortBy(column) };
+    const act = h("button", { type: "button", class: "sort", on }, column.title);
     return h("th", { scope: "col", class: classes(column), data: { key: column.key } }, act);
   }
 
@@ -80,7 +81,8 @@ class DataTable {
     const all = this.#shown;
     const seen = this.box.clientHeight || 600;
     const few = all.length <= AT_ONCE;
-    const first = few ? 0 : Math.max(0, Math.min(all.length, Math.floor(this.box.scrollTop / ROW_PX)) - MARGIN);
+    const top = Math.min(all.length, Math.floor(this.box.scrollTop / ROW_PX));
+    const first = few ? 0 : Math.max(0, top - MARGIN);
     const last = few ? all.length : Math.min(all.length, first + Math.ceil(seen / ROW_PX) + 2 * MARGIN);
     const drawn = `${first}-${last}`;
     if (!always && drawn === this.#drawn) return;
@@ -94,11 +96,12 @@ class DataTable {
   #row(row, place) {
     const id = this.key(row);
     const cells = this.columns.map((column, index) => {
-      const content = column.node ? column.node(row) : column.text ? column.text(row) : String(row[column.key] ?? "");
+      const content = column.node?.(row) ?? column.text?.(row) ?? String(row[column.key] ?? "");
       return h(index ? "td" : "th", { class: classes(column), scope: index ? null : "row" }, content);
     });
     const current = id === this.#focused || (this.#focused === null && place === 0);
-    const node = h("tr", { tabindex: current ? "0" : "-1", data: { id }, aria: { rowindex: String(place + 2) } }, cells);
+    const place_of = { tabindex: current ? "0" : "-1", aria: { rowindex: String(place + 2) } };
+    const node = h("tr", { ...place_of, data: { id } }, cells);
     if (this.open) node.classList.add("opens");
     return node;
   }
@@ -135,14 +138,16 @@ class DataTable {
 
   #click(event) {
     const row = event.target.closest("tr");
-    if (!row || !this.open || event.target.closest("a, button, input, select") || getSelection().toString()) return;
+    const own = event.target.closest("a, button, input, select") || getSelection().toString();
+    if (!row || !this.open || own) return;
     const found = this.#shown.find((each) => String(this.key(each)) === row.dataset.id);
     if (found) location.hash = this.open(found);
   }
 }
 
 function classes(column) {
-  return [column.align === "right" ? "right" : "", column.hide_narrow ? "wide" : ""].filter(Boolean).join(" ") || null;
+  const found = [column.align === "right" && "right", column.hide_narrow && "wide"];
+  return found.filter(Boolean).join(" ") || null;
 }
 
 function spacer(rows) {

@@ -5,7 +5,9 @@ import { clock } from "../lib/format.js";
 import { repeat, trouble } from "../lib/repeat.js";
 
 const MOST = 1000;
-const LEVELS = [["debug", "everything"], ["info", "information and above"], ["warning", "warnings and errors"], ["error", "errors"]];
+const LEVELS = [
+  ["debug", "everything"], ["info", "information and above"], ["warning", "warnings and errors"], ["error", "errors"],
+];
 const LOOKS = { error: "bad", warning: "busy" };
 
 export async function show(view, { signal, title }) {
@@ -24,7 +26,8 @@ export async function show(view, { signal, title }) {
     const shown = lines.filter((line) => `${line.place} ${line.text}`.toLowerCase().includes(text));
     const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
     replace(list, shown.map(item));
-    quiet.textContent = `${shown.length} of the last ${lines.length} lines of the process that answers; the log itself has all of them.`;
+    const told = `${shown.length} of the last ${lines.length} lines of the process that answers`;
+    quiet.textContent = `${told}; the log itself has all of them.`;
     if (atEnd) list.scrollTop = list.scrollHeight;
   }
 
@@ -49,12 +52,14 @@ export async function show(view, { signal, title }) {
     stopped = !stopped;
     pause.textContent = stopped ? "Go on" : "Pause";
   });
-  view.append(h("div", { class: "buttons" }, field("Lines", level), field("With the text", words), pause), problem, list, quiet);
+  const bar = h("div", { class: "buttons" }, field("Lines", level), field("With the text", words), pause);
+  view.append(bar, problem, list, quiet);
   draw();
   await repeat(read, signal, trouble(problem));
 }
 
 function item(line) {
-  return h("li", { class: LOOKS[line.level] ?? null },
-    h("span", { class: "quiet" }, clock(line.at)), " ", h("b", {}, line.level), " ", line.text, " ", h("small", {}, line.place));
+  const at = h("span", { class: "quiet" }, clock(line.at));
+  const parts = [at, " ", h("b", {}, line.level), " ", line.text, " ", h("small", {}, line.place)];
+  return h("li", { class: LOOKS[line.level] ?? null }, parts);
 }

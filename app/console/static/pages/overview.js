@@ -15,7 +15,10 @@ function figure(key, title, text, more = {}) {
 const columns = [
   {
     key: "name", title: "Model", sort: (row) => `${row.name}\u0000${row.version}`,
-    node: (row) => h("a", { href: link("model", row.name, row.version) }, row.name, row.version && h("small", {}, ` ${row.version}`)),
+    node: (row) => {
+      const version = row.version && h("small", {}, ` ${row.version}`);
+      return h("a", { href: link("model", row.name, row.version) }, row.name, version);
+    },
   },
   {
     key: "look", title: "State", sort: (row) => ORDER[row.look] ?? 9,
@@ -65,6 +68,8 @@ function alerts(failed) {
   const items = failed.slice(0, SHOWN).map((row) => h("li", {},
     h("a", { href: link("model", row.name, row.version) }, `${row.name} ${row.version}`.trim()),
     h("p", { class: "why" }, row.reason || row.word), row.remedy && h("p", { class: "remedy" }, row.remedy)));
-  const more = failed.length > SHOWN ? h("p", { class: "quiet" }, `and ${failed.length - SHOWN} more, first in the table`) : null;
-  return h("section", { class: "alerts", aria: { label: "Models that do not work" } }, h("h2", {}, `${failed.length} not ready`), h("ul", {}, items), more);
+  const rest = failed.length - SHOWN;
+  const more = rest > 0 && h("p", { class: "quiet" }, `and ${rest} more, first in the table`);
+  const parts = [h("h2", {}, `${failed.length} not ready`), h("ul", {}, items), more];
+  return h("section", { class: "alerts", aria: { label: "Models that do not work" } }, parts);
 }

@@ -9,13 +9,17 @@ import { dataTable } from "../lib/table.js";
 
 export async function show(view, { signal, title }) {
   title("Server");
-  const [problem, about, machine, charts] = [note("", "bad"), h("div"), h("div"), h("div", { class: "columns" })];
+  const problem = note("", "bad");
+  const [about, machine, charts] = [h("div"), h("div"), h("div", { class: "columns" })];
   const settings = dataTable({
     label: "Settings", key: (row) => row.flag, sort: ["changed", "desc"],
     columns: [
       { key: "flag", title: "Flag", text: (row) => row.flag },
       { key: "value", title: "Value", text: (row) => row.value || "–" },
-      { key: "changed", title: "Set", text: (row) => (row.changed ? "set" : "default"), sort: (row) => Number(row.changed) },
+      {
+        key: "changed", title: "Set", text: (row) => (row.changed ? "set" : "default"),
+        sort: (row) => Number(row.changed),
+      },
       { key: "help", title: "Meaning", text: (row) => row.help, hide_narrow: true },
     ],
     filter: (row) => `${row.flag} ${row.value} ${row.help}`,
@@ -64,7 +68,8 @@ function machineRows(machine) {
   const rows = [];
   if (machine.nv_cpu_utilization) rows.push(["Processors busy", percent(first("nv_cpu_utilization"))]);
   if (machine.nv_cpu_memory_used_bytes) {
-    rows.push(["Memory", `${bytes(first("nv_cpu_memory_used_bytes"))} of ${bytes(first("nv_cpu_memory_total_bytes"))}`]);
+    const [used, total] = ["used", "total"].map((kind) => bytes(first(`nv_cpu_memory_${kind}_bytes`)));
+    rows.push(["Memory", `${used} of ${total}`]);
   }
   const gpus = machine.nv_gpu_memory_total_bytes ?? [];
   for (const { gpu_uuid: id, value } of gpus) {

@@ -28,14 +28,17 @@ export async function show(view, { params, signal, title }) {
   const table = dataTable({
     label: "Traces", key: (trace) => trace.number, sort: ["number", "desc"],
     columns: [
-      { key: "number", title: "Number", node: (trace) => h("a", { href: link("traces", String(trace.number)) }, String(trace.number)) },
+      {
+        key: "number", title: "Number",
+        node: (trace) => h("a", { href: link("traces", String(trace.number)) }, String(trace.number)),
+      },
       { key: "at", title: "Time", text: (trace) => clock(trace.at) },
-      { key: "model", title: "Model", text: (trace) => named(trace.spans[0]), sort: (trace) => named(trace.spans[0]) },
+      { key: "model", title: "Model", text: modelOf, sort: modelOf },
       { key: "us", title: "Duration", align: "right", text: (trace) => ms(trace.us / 1000) },
-      { key: "calls", title: "Calls", align: "right", text: (trace) => String(trace.spans.length - 1), sort: (trace) => trace.spans.length },
-      { key: "id", title: "Request id", hide_narrow: true, text: (trace) => trace.spans[0].request_id, sort: (trace) => trace.spans[0].request_id },
+      { key: "calls", title: "Calls", align: "right", text: (trace) => String(callsOf(trace)), sort: callsOf },
+      { key: "id", title: "Request id", hide_narrow: true, text: idOf, sort: idOf },
     ],
-    filter: (trace) => `${trace.spans.map(named).join(" ")} ${trace.spans[0].request_id}`,
+    filter: (trace) => `${trace.spans.map(named).join(" ")} ${idOf(trace)}`,
     open: (trace) => link("traces", String(trace.number)),
   });
 
@@ -49,7 +52,7 @@ export async function show(view, { params, signal, title }) {
     if (wanted && !chosen.hasChildNodes()) replace(chosen, waterfall(wanted));
   }
 
-  const about = "While this page is open the server traces up to ten requests a second, without their tensors.";
+  const about = "While this page is open the server traces up to ten requests a second, without tensors.";
   view.append(h("p", { class: "quiet" }, about), problem, chosen, table.node);
   await repeat(read, signal, trouble(problem));
   if (params.number && !chosen.hasChildNodes()) replace(chosen, note("The server no longer has this trace."));
@@ -58,6 +61,10 @@ export async function show(view, { params, signal, title }) {
 function named(span) {
   return `${span.model} ${span.version}`.trim();
 }
+
+const modelOf = (trace) => named(trace.spans[0]);
+const callsOf = (trace) => trace.spans.length - 1;
+const idOf = (trace) => trace.spans[0].request_id;
 
 const WIDTH = 900;
 const NAMES = 250;
@@ -74,11 +81,19 @@ export function waterfall(trace) {
   const height = trace.spans.length * ROW + 8;
   const box = { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": `Spans of the trace. ${words}` };
   const legend = new Map(PARTS.map(([name, look]) => [name, look]));
-  const caption = h("figcaption", {}, h("ul", {}, [...legend].map(([name, look]) => h("li", { class: look }, name))));
-  const told = facts([["Model", named(trace.spans[0])], ["Time", clock(trace.at)], ["Duration", ms(trace.us / 1000)],
-    ["Calls", String(trace.spans.length - 1)], ["Request id", trace.spans[0].request_id || "none"]]);
-  const drawn = h("div", { class: "wide-scroll", tabindex: "0", role: "group", aria: { label: "Waterfall" } }, svg("svg", box, rows));
-  return h("section", { class: "card" }, told, h("figure", { class: "chart waterfall" }, caption, drawn), activities(trace));
+  const named_looks = [...legend].map(([name, look]) => h("li", { class: look }, name));
+  const told = facts([
+    ["Model", modelOf(trace)], ["Time", clock(trace.at)], ["Duration", ms(trace.us / 1000)],
+    ["Calls", String(callsOf(trace))], ["Request id", idOf(trace) || "none"],
+  ]);
+  const drawn = scrolled("Waterfall", svg("svg", box, rows));
+  const figure = h("figure", { class: "chart waterfall" }, h("figcaption", {}, h("ul", {}, named_looks)), drawn);
+  return h("section", { class: "card" }, told, figure, activities(trace));
+}
+
+// What is wider than a small screen, in a box that the arrow keys move.
+function scrolled(label, node) {
+  return h("div", { class: "wide-scroll", tabindex: "0", role: "group", aria: { label } }, node);
 }
 
 function length(span) {
@@ -94,8 +109,10 @@ function row(span, place, depth, x) {
   const label = svg("text", { x: 8 + depth * 14, y: y + 13 }, name.length > 32 ? `${name.slice(0, 31)}…` : name);
   if (!times.length) return [label];
   const [first, last] = [Math.min(...times), Math.max(...times)];
-  const whole = svg("rect", { class: "span", x: x(first), y, width: Math.max(1, x(last) - x(first)), height: 18 });
-  const parts = PARTS.filter(([, , from, to]) => at.has(from) && at.has(to)).map(([part, look, from, to]) => {
+  const width = Math.max(1, x(last) - x(first));
+  const whole = svg("rect", { class: "span", x: x(first), y, width, height: 18 });
+  const known = PARTS.filter(([, , from, to]) => at.has(from) && at.has(to));
+  const parts = known.map(([part, look, from, to]) => {
     const size = Math.max(0.5, x(at.get(to)) - x(at.get(from)));
     const told = svg("title", {}, `${part}: ${ms((at.get(to) - at.get(from)) / 1000)}`);
     return svg("rect", { class: `bar ${look}`, x: x(at.get(from)), y: y + 3, width: size, height: 12 }, told);
@@ -104,8 +121,12 @@ function row(span, place, depth, x) {
 }
 
 function activities(trace) {
-  const rows = trace.spans.flatMap((span) => span.stamps.map(([name, us]) => (
-    h("tr", {}, h("th", { scope: "row" }, named(span)), h("td", {}, name), h("td", { class: "right" }, ms(us / 1000))))));
+  const row = (span, [name, us]) => {
+    const at = h("td", { class: "right" }, ms(us / 1000));
+    return h("tr", {}, h("th", { scope: "row" }, named(span)), h("td", {}, name), at);
+  };
+  const rows = trace.spans.flatMap((span) => span.stamps.map((stamp) => row(span, stamp)));
   const head = h("tr", {}, ["Model", "Activity", "After"].map((text) => h("th", { scope: "col" }, text)));
-  return h("details", {}, h("summary", {}, "Activities"), h("div", { class: "wide-scroll" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows))));
+  const table = h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
+  return h("details", {}, h("summary", {}, "Activities"), scrolled("Activities", table));
 }
