@@ -22,7 +22,7 @@ _PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 15.0)
 
 @contextmanager
 def console_beside(settings: ServerSettings) -> Iterator[None]:
-    """Run the console of this server during a block, if the settings ask for one; it may end a little later."""
+    """Run the console of this server during a block, if the settings ask for one; it may end a bit later."""
     if not settings.console.enabled:
         yield
         return
