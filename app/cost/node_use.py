@@ -69,7 +69,8 @@ class NodeWatch:
             for application, each in served.items()
         ]
         if self._shared:
-            divide(overhead, models, {name: self._computed(name, found) for name, found in works.items()})
+            here = works.keys() - {application for application, _ in models}  # others have processes
+            divide(overhead, models, {name: self._computed(name, works[name]) for name in here})
         self._remember(works, served)
         uses += [_use(application, gpu, amount, served) for (application, gpu), amount in models.items()]
         return NodeUse(

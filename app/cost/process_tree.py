@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from app.core.system.processes import arguments, stat_fields
-from app.cost.roles import SERVER, Role, role_of
+from app.cost.roles import OWN, SERVER, Role, role_of
 from app.cost.samples import Key, ProcessSample
 
 _PARENT: Final = 2
@@ -58,11 +58,12 @@ class ProcessTree:
             new -= set(found)
 
     def _role(self, pid: int, parent: int, before: Role | None) -> Role:
-        above = self._known.get(parent)
-        if above is not None and above.role.application:
-            return above.role
+        above, title = self._known.get(parent), " ".join(arguments(pid))
         inherited = Role(kind=self._kind) if above is None else above.role
-        return role_of(" ".join(arguments(pid))) or before or inherited
+        # What a model starts is the model's, but for the server that forks models, which the first starts.
+        if inherited.application and not title.startswith(OWN):
+            return inherited
+        return role_of(title) or before or inherited
 
     def _samples(
         self, fields: dict[int, list[str]], parents: dict[int, int]

@@ -6,10 +6,12 @@ from typing import Final, NamedTuple
 SERVER: Final = "server"
 """The program that starts a server, and what is not told apart."""
 INGRESS: Final = "ingress"
+OWN: Final = "nereid: "
+"""How titles begin that the server gives."""
 _MODEL: Final = re.compile(
     r"(?:ray::ServeReplica:|nereid: model )(?P<application>.+?:\d+(?:~[0-9a-f]+)?(?:@\d+)?)"
 )
-_INSTANCE: Final = re.compile(r"/worker_main\.py \d+ (?P<model>.+)_\d+_\d+")
+_INSTANCE: Final = re.compile(r"/worker_main\.py \d+ (?P<application>.+)_\d+_\d+")
 """The process of an instance; where there is no replica above it, it tells the model and not the version."""
 _ROLES: Final = tuple(
     (re.compile(pattern), kind)
@@ -56,11 +58,6 @@ class Role(NamedTuple):
 
 def role_of(title: str) -> Role | None:
     """Return what a title says; None if it says nothing: then the process is its parent's."""
-    for pattern, kind in _ROLES[:2]:
-        if pattern.search(title):
-            return Role(kind=kind)
-    if found := _MODEL.match(title):
+    if found := _MODEL.match(title) or _INSTANCE.search(title):
         return Role(found["application"])
-    if found := _INSTANCE.search(title):
-        return Role(found["model"])
-    return next((Role(kind=kind) for pattern, kind in _ROLES[2:] if pattern.search(title)), None)
+    return next((Role(kind=kind) for pattern, kind in _ROLES if pattern.search(title)), None)

@@ -83,6 +83,17 @@ async def test_one_process_is_divided_by_what_models_have_computed() -> None:
     assert use.overhead["ingress"].cpu_seconds == pytest.approx(0.6)
 
 
+async def test_models_with_processes_take_nothing_of_the_fronts() -> None:
+    replicas = Replicas()
+    replicas.works = {"a:1": [ReplicaWork("r1")], "b:1": [ReplicaWork("r2")]}
+    node = watch(Meter({}, {"ingress": 1.0, "model b": 0.5}), replicas, shared=True)
+    await node.read()
+    replicas.works = {"a:1": [ReplicaWork("r1", compute_s=0.2)], "b:1": [ReplicaWork("r2", compute_s=5.0)]}
+    use = await node.read()
+    found = {each.model: each.consumed.cpu_seconds for each in use.versions if each.consumed.cpu_seconds}
+    assert found == {"a": pytest.approx(0.2), "b": 0.5}
+
+
 def test_threads_at_once_get_no_more_than_there_is() -> None:
     overhead = {"ingress": Consumption(cpu_seconds=1.0, energy_joules=8.0)}
     models: dict[tuple[str, str], Consumption] = {}

@@ -59,3 +59,26 @@ def test_the_last_time_of_a_process_that_was_killed_counts() -> None:
         spin(one, 0.3)
     found = meter.take(tree.look())
     assert found["tests"] >= 29
+
+
+_TITLED = """
+import sys
+sys.path[:0] = sys.argv[1].split(':')
+from app.core.system.process_title import set_title
+set_title(sys.argv[2])
+print("titled", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_is_of_the_model_that_its_title_names() -> None:
+    tree = ProcessTree(os.getpid(), "tests")
+    places = ":".join(path for path in sys.path if path)
+    arguments = [sys.executable, "-c", _TITLED, places]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*arguments, "nereid: model a:1"], stdin=pipe, stdout=pipe) as one:
+        assert one.stdout
+        assert one.stdout.readline() == b"titled\n"
+        groups = {pid: sample.group for (pid, _), sample in tree.look().items()}
+        one.kill()
+    assert (groups[os.getpid()], groups[one.pid]) == ("tests", "model a:1")

@@ -15,6 +15,7 @@ from app.cost.roles import Role, role_of
         ("ray::ServeReplica:simple:12@3:simple.describe", "model simple:12@3"),
         ("ray::ServeReplica:a b:1~8c0a3f12@2:a b", "model a b:1~8c0a3f12@2"),
         ("nereid: model simple:1@2", "model simple:1@2"),
+        ("ray::ServeReplica:ingress:1:ingress.describe", "model ingress:1"),
         ("ray::ServeController.listen_for_change", "serve"),
         ("ray::ProxyActor", "serve"),
         ("/x/ray/core/src/ray/gcs/gcs_server --log_dir=/x", "gcs"),
