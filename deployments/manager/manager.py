@@ -87,7 +87,6 @@ class RepositoryManager:
         configure_logging(settings.log)
         omit_failures(InferError)  # a refused load is logged in one line
         self._settings = settings
-        self.cost = open_book(settings)
         self._key = key
         self._ingress = ingress
         limits = settings.model_store
