@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+from app.access.token_file import read_tokens
+from app.core.cost.budgets import unpriced
+from app.core.cost.prices import read_prices
 from app.core.errors import InferError
 from app.core.identifiers import SEPARATOR
 from app.native.choice import is_native
@@ -20,6 +23,7 @@ def check(settings: ServerSettings) -> None:
     if settings.http.max_input_size <= 0:
         raise SettingsError("Error: --http-max-input-size must be greater than 0.")
     _check_listeners(settings)
+    _check_budgets(settings)
     if settings.openai.same_port and settings.http.tfserving:
         raise SettingsError(
             "--allow-openai and --allow-tfserving both serve /v1/models/NAME on the port of HTTP: give "
@@ -55,6 +59,19 @@ def _check_repository(settings: RepositorySettings, on_demand: bool) -> None:
         # The separator ends the namespace in a model's identifier.
         if SEPARATOR in path.rpartition("/")[2]:
             raise SettingsError(f"--model-namespacing: the repository '{path}' has '{SEPARATOR}' in its name")
+
+
+def _check_budgets(settings: ServerSettings) -> None:
+    """Refuse budgets of tokens that nothing would hold."""
+    path, prices = settings.access.tokens_file, settings.cost.prices
+    tokens = read_tokens(path) if path else ()
+    budgets = {token.name: budget for token in tokens if (budget := token.spendable()) is not None}
+    if budgets and not settings.cost.enabled:
+        raise SettingsError(
+            f"the token '{next(iter(budgets))}' has a budget, which --cost=false would not hold"
+        )
+    if fault := unpriced(budgets, read_prices(prices) if prices else None):
+        raise SettingsError(f"{fault}; --cost-prices names one")
 
 
 def _check_listeners(settings: ServerSettings) -> None:

@@ -96,7 +96,7 @@ app.rollout: app.core app.core.config app.core.observability app.core.rollout ap
 app.routing: app.core app.core.config app.core.cost app.core.drift app.core.feedback
     app.core.observability app.core.rollout app.core.system app.core.tape app.ray_adapter
     app.ray_adapter.serve app.transport app.transport.channel app.transport.loops app.transport.memory
-app.settings: app.core app.core.config app.core.cost app.core.files app.core.installed
+app.settings: app.access app.core app.core.config app.core.cost app.core.files app.core.installed
     app.core.observability app.core.system app.native app.protocol app.settings.flag app.transport
 app.settings.flag: app.access app.core.installed app.core.observability app.protocol
 app.tape: app.core app.core.files app.core.tape app.routing app.settings app.transport.memory

@@ -92,3 +92,34 @@ def test_tokens_or_client_certificates_need_no_warning(tmp_path: Path, tokens: P
 
 def test_management_is_recorded_where_a_file_is_named(tmp_path: Path) -> None:
     assert settings_of(tmp_path, audit_log=str(tmp_path / "audit")).audits
+
+
+@pytest.mark.parametrize(
+    ("budget", "args", "said"),
+    [
+        ("5 core-seconds/h", {"cost": "false"}, "'b' has a budget, which --cost=false would not hold"),
+        ("5 EUR/d", {}, "has a budget of '5 EUR/d', but there is no price file; --cost-prices names one"),
+        ("5 USD/d", {"cost_prices": "prices"}, "but the price file is in EUR"),
+    ],
+)
+def test_budgets_that_nothing_would_hold_are_refused(
+    tmp_path: Path,
+    tokens: Path,
+    budget: str,
+    args: dict[str, str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prices").write_text("currency: EUR\n")
+    token = make_token("other", name="b", scope=("infer",), budget=budget)
+    change_tokens(str(tokens), partial(append, token=token))
+    with pytest.raises(SettingsError, match=said):
+        settings_of(tmp_path, auth_tokens_file=str(tokens), **args)
+
+
+def test_budgets_with_prices_of_their_currency_are_held(tmp_path: Path, tokens: Path) -> None:
+    (tmp_path / "prices").write_text("currency: EUR\n")
+    token = make_token("other", name="b", scope=("infer",), budget="5 EUR/d")
+    change_tokens(str(tokens), partial(append, token=token))
+    settings_of(tmp_path, auth_tokens_file=str(tokens), cost_prices=str(tmp_path / "prices"))
