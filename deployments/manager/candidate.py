@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from app.core.config.model_config import change_requires_reload, copied
 from app.core.config.validation import validate_instances
 from app.core.config.version_policy import absent_versions
 from app.core.drift.spec import DriftSpec
+from app.core.errors import InferError
 from app.core.observability.log import LogConfig
 from app.core.rollout.spec import RolloutSpec
 from app.core.tape.spec import TapeSpec
@@ -21,6 +23,7 @@ from deployments.manager.ensembles import is_ensemble
 from deployments.model_store.fingerprint import version_content, version_fingerprint
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_check import check_model
+from deployments.model_store.version_file import read_version_file
 from deployments.parameters import replica_parameters
 from deployments.rollout.selection import Offer
 from deployments.spec import ModelSpec
@@ -113,13 +116,35 @@ class Candidate(NamedTuple):
             self.template,
             version=version,
             application=application,
+            config=self._encoded(version),
             fingerprint=version_fingerprint(self.entry, version),
             percent=self.percents.get(version, 100.0),
         )
 
     def fingerprint(self, version: int) -> str:
         """Return a digest of a version's files and its configuration; reads the disk."""
-        return _digest(version_fingerprint(self.entry, version), self.template.config)
+        return _digest(version_fingerprint(self.entry, version), self._encoded(version))
+
+    def config_of(self, version: int) -> mc.ModelConfig:
+        """Return the configuration of a version, which may have a form of its own; reads the disk.
+
+        A load request's is that of all versions, as it is.
+
+        Raises:
+            InferError: INVALID_ARG for a file of the version that cannot be used.
+        """
+        if self.template.override or self.template.bundle or self.template.origin:
+            return self.config
+        found = read_version_file(self.entry.directory / str(version), self.config.backend)
+        return self.config if found is None else found.config.of(self.config)
+
+    def _encoded(self, version: int) -> bytes:
+        """Return the configuration of a version as specs have it; a file in error says nothing here."""
+        with suppress(InferError):  # `check` refuses the load
+            config = self.config_of(version)
+            if config is not self.config:
+                return bytes(config.SerializeToString(deterministic=True))
+        return self.template.config
 
     def content(self, version: int) -> str:
         """Return a digest of what a version's files and its configuration say, which a copy has too.
@@ -153,7 +178,7 @@ class Candidate(NamedTuple):
         template = self.template
         return msgspec.structs.replace(
             loaded,
-            config=template.config,
+            config=self._encoded(loaded.version),
             override=template.override,
             override_files=template.override_files,
             percent=100.0,
@@ -161,16 +186,17 @@ class Candidate(NamedTuple):
 
     def check(self, version: int) -> None:
         """Check its replicas and instances, and the files of a version; see `check_model`."""
-        replica_parameters(self.config)
-        template = self.template
-        validate_instances(normalise(self.config, template.gpus), template.gpus)
+        config, template = self.config_of(version), self.template
+        replica_parameters(config)
+        validate_instances(normalise(config, template.gpus), template.gpus)
         further = template.server.backends.path
-        check_model(self.entry, self.config, version, further, remote=bool(template.origin))
+        check_model(self.entry, config, version, further, remote=bool(template.origin))
 
     def unchanged(self, loaded: ModelSpec) -> bool:
         """Return whether a load would change nothing; reads the disk."""
         old = mc.ModelConfig.FromString(loaded.config)
-        return _same_replica(old, self.config) and self._same_files(loaded)
+        new = mc.ModelConfig.FromString(self._encoded(loaded.version))
+        return _same_replica(old, new) and self._same_files(loaded)
 
     def updates(self, loaded: ModelSpec, complete: mc.ModelConfig) -> bool:
         """Return whether a load would only change the instances of the running replicas; reads the disk.
@@ -179,8 +205,9 @@ class Candidate(NamedTuple):
             loaded: the spec of the loaded version.
             complete: its complete configuration, which clients read and send back with a change.
         """
+        new = mc.ModelConfig.FromString(self._encoded(loaded.version))
         return self._same_files(loaded) and any(
-            not change_requires_reload(old, self.config)
+            not change_requires_reload(old, new)
             for old in (mc.ModelConfig.FromString(loaded.config), complete)
         )
 

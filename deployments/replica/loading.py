@@ -26,6 +26,7 @@ from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
 from deployments.model_store.text_facts import read_text_facts
+from deployments.model_store.version_file import read_version_file, refuse_processor
 from deployments.parameters import MAX_REPLICAS
 from deployments.replica.cached_scheduler import CachedScheduler
 from deployments.replica.compiled_requests import compiled_requests
@@ -53,6 +54,10 @@ def load_model(spec: ModelSpec, plane: LoopThread, batched: MakeBatched = serve_
     """
     declared = mc.ModelConfig.FromString(spec.config)
     check_agents(declared, Path(spec.directory), spec.version)
+    files = Path(spec.directory) / str(spec.version)
+    refuse_processor(files, spec.name, spec.version, declared.backend)
+    if spec.origin and (own := read_version_file(files, declared.backend)) is not None:
+        declared = own.config.of(declared)  # the manager sees no content of files that are elsewhere
     place = BackendPlace.of(declared, spec.server.backends.path, spec.model_folders)
     common_file = place.python_file
     elsewhere = runs_elsewhere(place, spec.server.backends.settings(declared.backend))

@@ -95,7 +95,7 @@ class Trial:
         """Check a version as its load would; load it, if that executes no code of a user."""
         if not candidate.template.origin:
             check_agents(candidate.config, candidate.entry.directory, version)
-        spec, config = candidate.template, normalise(candidate.config, self._catalog.gpus)
+        spec, config = candidate.template, normalise(candidate.config_of(version), self._catalog.gpus)
         settings = spec.server.backends.settings(config.backend)
         model = Model(config, version, candidate.entry.directory, settings)
         self._warnings.setdefault(candidate.name, []).extend(_doubtful(candidate.config))
