@@ -52,6 +52,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "new": Command(
         "nereid.commands.new.command", "Make a model's directory from a file, a folder or nothing."
     ),
+    "optimise": Command(
+        "nereid.optimise.command", "Try cheaper forms of a model on recorded requests; write the best one."
+    ),
     "perf": Command(
         "nereid_client.tools.perf.command.run", "Measure a model: latency over load, an SLO's rate."
     ),

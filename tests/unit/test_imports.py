@@ -158,8 +158,8 @@ deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adap
 deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
     app.ray_adapter.local app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
     deployments deployments.bls deployments.execution deployments.replica deployments.scheduling.dynamic
-deployments.model_store: app.core app.core.config app.core.drift app.core.files app.core.tape app.settings
-    backends backends.registry deployments
+deployments.model_store: app.core app.core.config app.core.drift app.core.files app.core.system app.core.tape
+    app.settings backends backends.registry deployments
 deployments.rate_limiting: app.core app.core.config app.core.files
 deployments.replica: app.cache app.core app.core.config app.core.cost app.core.files app.core.installed
     app.core.observability app.core.rollout app.core.system app.native app.ray_adapter.serve
@@ -217,6 +217,12 @@ nereid.inprocess: app.core app.core.config app.core.installed app.core.observabi
 nereid.migrate: app.core app.protocol app.protocol.tfserving
 nereid.offline: app.core app.core.installed app.protocol app.settings app.settings.flag nereid nereid.engine
     nereid_client.tools
+nereid.optimise: app.core app.core.config app.core.system backends.registry deployments.model_store
+    deployments.rollout nereid nereid.commands nereid.optimise.trials nereid_client nereid_client.comparison
+    nereid_client.tape nereid_client.tools nereid_client.tools.analyze nereid_client.tools.perf
+    nereid_client.tools.perf.command nereid_client.tools.perf.report nereid_client.tools.replay
+nereid.optimise.trials: app.core app.core.config app.core.system backends.registry deployments.model_store
+    nereid nereid.engine nereid_client.comparison nereid_client.tape
 nereid.raised: app.core
 nereid.server: app.settings app.settings.flag
 nereid.testing: app.core app.core.config app.routing app.transport.loops backends backends.python.api

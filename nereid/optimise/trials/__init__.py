@@ -1,0 +1,1 @@
+"""What a candidate is, and its trial in a process with limits."""
