@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from app.console.figures import Counters, Figures, Recent, as_row, quantile
-from app.console.history import History
+from app.console.history import MAX_BYTES, History
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +56,12 @@ class Source:
     Args:
         ask: see `Ask`; sends the client's token.
         idles: whether the server is asked while no page is open.
+        max_bytes: of the history.
     """
 
-    def __init__(self, ask: Ask, idles: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, ask: Ask, idles: Callable[[], bool] = lambda: False, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._ask, self._idles = ask, idles
         self._epoch = secrets.token_hex(4)
         self._number = 0
@@ -74,7 +77,7 @@ class Source:
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self._wake = asyncio.Event()
         self._first = asyncio.Event()
-        self.history = History()
+        self.history = History(max_bytes)
         self.problem = "The server was not asked yet."
         self.status = 0
         self.viewed = 0.0

@@ -6,6 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from app.console.history import MAX_BYTES
 from app.console.source import Refused, Source
 
 MAX_CLIENTS: Final = 8
@@ -62,7 +63,7 @@ class Sources:
             raise Refused(401, "the server asks for a token")
         found = self._clients.pop(authorization, None)
         if found is None:
-            found = Source(partial(self._asked, authorization))
+            found = Source(partial(self._asked, authorization), max_bytes=MAX_BYTES // 4)
             await found.look()
             if found.status in (401, 403):  # or whoever guesses would push the others out
                 raise Refused(found.status, found.problem)
