@@ -29,7 +29,10 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecentLines]:
 def test_last_lines_are_kept_from_a_number_and_level_on(lines: RecentLines) -> None:
     for number in range(4):
         LOGGER.info("line %d", number)
-    LOGGER.error("broken \ud800")
+    # Not by the logger: pytest reports what it is given, and cannot send this text to another process.
+    record = LOGGER.makeRecord(LOGGER.name, logging.ERROR, __file__, 1, "broken \ud800", (), None)
+    assert lines in logging.getLogger(log.PACKAGES[0]).handlers
+    lines.handle(record)
     found = lines.read()
     assert [(line.number, line.level, line.text) for line in found] == [
         (3, "info", "line 2"),
