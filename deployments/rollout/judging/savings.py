@@ -91,7 +91,7 @@ class Savings:
         model, until = name_of(name), minute_of(now - _LATE_S)
         baseline = self._baseline(model, status, minute_of(since))
         new = self._minutes.of(model, str(status.candidate), minute_of(since) + 1, until)
-        if not baseline and not new:  # nobody accounts for costs
+        if not baseline and not self._minutes.of(model, str(status.candidate)):  # nobody accounts for costs
             return status.saving
         known = status.saving or Saving()
         first = self._counted.get(status.rollout, 0)

@@ -148,6 +148,14 @@ def test_where_costs_are_not_counted_nothing_is_said() -> None:
     assert savings(Minutes())[0].look(NAME, DONE, PROMOTED + 3600) is None
 
 
+def test_right_after_the_promotion_it_is_said_what_is_missing() -> None:
+    minutes = Minutes()
+    used(minutes, 2, FIRST - 1, 1, 2.0)
+    found = savings(minutes)[0].look(NAME, DONE, PROMOTED + 60)
+    assert found is not None
+    assert found.waiting == "0 of 30 minutes with requests before the promotion"
+
+
 def test_a_version_is_not_followed_for_ever(minutes: Minutes) -> None:
     known = Saving(rows=7)
     old = msgspec.structs.replace(DONE, saving=known)
