@@ -126,7 +126,7 @@ class Recorder:
             minute, now = int(time.time() // 60) - 1, self._read()
             for key, sums in now.items():
                 before = self._before.get(key)
-                if before is not None:
+                if before is not None and sums[1] >= before[1]:  # those of a version that is gone begin anew
                     used = [sums[0] - before[0], sums[1] - before[1]]
                     self.minutes.setdefault(key, []).append([minute, *used])
             self._before = now
