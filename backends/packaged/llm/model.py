@@ -82,6 +82,9 @@ class TritonPythonModel:
         Where one thread has loaded a model, PyTorch computes what another asks of it on one processor: on
         two, a step of eight texts took twice as long.
         """
+        # Threads of OpenMP that spin while they wait keep a processor from the one that is waited for: beside
+        # other processes a step took 5 to 20 times as long. Read when torch is imported.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         try:
             engine, requests = self._load(*given)
         except BaseException as error:
