@@ -117,6 +117,9 @@ CANDIDATES: Final = {
     "does not load": Candidate(load="raise ValueError('no weights')"),
     "twice as slow": Candidate(f"time.sleep({_SPREAD})", limit_s=120, slow=True),
     "1.5 times slower": Candidate(f"time.sleep(0.5 * {_SPREAD})", limit_s=600, slow=True),
+    # Each version answers `BY` with its own number; the largest of `OUT` is as clients ask.
+    "other classes": Candidate(policy={"judge": {"drift": {"output": "BY"}}}, limit_s=60, ways=WAYS[:3]),
+    "good, by classes": GOOD._replace(policy={**GOOD.policy, "judge": {"drift": {}}}),
     "good": GOOD,
 }
 
