@@ -14,6 +14,8 @@ export async function show(view, { params, signal, title }) {
   stylesheet("trying/try.css");
   const [nav, head, versions, rest] = Array.from({ length: 4 }, () => h("div"));
   view.append(nav, head, versions, rest);
+  const shownState = h("div", { class: "told" });
+  const buttons = actions(model);
   let shown = "";
   let state = "";
   let asked = new AbortController();
@@ -30,9 +32,15 @@ export async function show(view, { params, signal, title }) {
     below(rest, { model, version: row.version, signal: asked.signal, ready: row.look === "good" });
   }, signal);
   signal.addEventListener("abort", () => asked.abort());
+  // What has the focus is not replaced: the figures change each second.
   function draw(row, rows) {
-    replace(nav, modelNav(model, version, "Model", row));
-    replace(head, row ? header(row) : note(absent(model, version), "busy"));
+    const kind = row?.kind ?? "";
+    if (nav.dataset.kind !== kind) replace(nav, modelNav(model, version, "Model", row));
+    nav.dataset.kind = kind;
+    if (row) replace(shownState, ...stateOf(row));
+    if (!row) replace(head, note(absent(model, version), "busy"));
+    else if (!head.contains(shownState)) replace(head, h("div", { class: "card" }, buttons, shownState));
+    if (versions.contains(document.activeElement)) return;
     replace(versions, rows.length > 1 ? section("Versions", versionTable(rows, row)) : null);
   }
 }
@@ -45,13 +53,12 @@ function absent(model, version) {
   return `There is no model ${model}${version ? ` version ${version}` : ""} now.`;
 }
 
-function header(row) {
+function stateOf(row) {
   const words = [row.kind, row.version && `version ${row.version}`].filter(Boolean).join(", ");
   const state = h("p", {}, badge(row.word, row.look), ` ${words}`);
   const why = row.reason && note(row.reason, row.look);
   const remedy = row.remedy && h("p", { class: "remedy" }, h("b", {}, "What to do: "), row.remedy);
-  const headline = h("div", { class: "headline" }, state, actions(row.name));
-  return h("div", { class: "card" }, headline, why, remedy, facts(figures(row)));
+  return [state, why, remedy, facts(figures(row))];
 }
 
 function figures(row) {
@@ -59,7 +66,7 @@ function figures(row) {
     ["Requests", rate(row.rate)], ["Errors", rate(row.errors)], ["p50", ms(row.p50_ms)], ["p99", ms(row.p99_ms)],
     ["Queue", ms(row.queue_ms)], ["Compute", ms(row.compute_ms)], ["Mean batch", decimal(row.batch)],
     ["Waiting", count(row.pending)],
-    ["Replicas × instances", `${count(row.replicas)} × ${count(row.instances)}`],
+    row.kind === "ensemble" ? null : ["Replicas × instances", `${count(row.replicas)} × ${count(row.instances)}`],
     row.memory_bytes ? ["Memory", bytes(row.memory_bytes)] : null, ["Traffic", share(row.weight)],
     ["Ready", row.ready_at ? ago(row.ready_at) : "–"], ["Load took", row.load_s ? duration(row.load_s) : "–"],
     ["Restarts", count(row.restarts)],
@@ -78,7 +85,7 @@ function actions(model) {
     await post(`${path}/unload`);
     notify(`${model} is unloaded.`, "good");
   }, { kind: "danger" });
-  return h("div", { class: "buttons" }, load, unload);
+  return h("div", { class: "buttons loads" }, load, unload);
 }
 
 function versionTable(rows, current) {
