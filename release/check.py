@@ -178,7 +178,7 @@ def _main() -> None:
     parser.add_argument("pythons", nargs="*", metavar="PYTHON", help="a further interpreter")
     parser.add_argument("--wheels", type=Path, help="where all packages come from")
     parser.add_argument("--without-ray", action="store_true", help="start no server with Ray")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     wheels = asked.wheels.resolve() if asked.wheels else None
     check(asked.dist.resolve(), wheels, not asked.without_ray, asked.pythons)
 
