@@ -124,12 +124,14 @@ def make_service(
         tape: records requests, which clients may give feedback on.
     """
     shared_memory = SharedMemory(regions, settings.devices.allow_client_shm)
-    keeper = None
+    keeper = browser = None
     if tape is not None:
         from app.feedback.keeper import Keeper
+        from app.tape.browsing import TapeBrowser
 
         keeper = Keeper(tape.directory, settings.tape.max_age_s)
-    return RoutedInferenceService(settings, router, repository, shared_memory, keeper)
+        browser = TapeBrowser(tape.directory)
+    return RoutedInferenceService(settings, router, repository, shared_memory, keeper, browser)
 
 
 class Serving:

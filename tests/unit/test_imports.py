@@ -64,15 +64,18 @@ app.ingress.openai: app.core app.core.config app.core.observability app.core.sys
     app.protocol.http app.protocol.openai app.protocol.openai.responses app.protocol.openai.texts
     app.protocol.openai.tools app.routing app.settings
 app.ingress.rest: app.core app.core.config app.core.observability app.core.system app.ingress.access
-    app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.service app.ingress.tracing
+    app.ingress.http1 app.ingress.net app.ingress.rest.openapi app.ingress.rest.reads app.ingress.service
+    app.ingress.tracing
     app.native app.protocol app.protocol.http app.routing app.settings
 app.ingress.rest.home: app.core app.core.config app.routing
 app.ingress.rest.openapi: app.core app.core.feedback app.core.installed app.core.observability
     app.ingress.access app.ingress.client_memory app.ingress.rest.home app.ingress.service
     app.ingress.tracing app.native app.protocol app.protocol.http app.protocol.observability app.routing
+app.ingress.rest.reads: app.core app.core.config app.ingress.access app.ingress.rest.openapi
+    app.ingress.service app.protocol app.routing app.tape nereid_client.tape
 app.ingress.service: app.access app.core app.core.config app.core.drift app.core.feedback
     app.core.observability app.core.rollout app.dispatch app.ensemble app.ingress.client_memory app.routing
-    app.settings app.transport app.transport.channel
+    app.settings app.tape app.transport app.transport.channel nereid_client.comparison nereid_client.tape
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
 app.native: app.core app.core.installed
 app.protocol: app.core app.core.feedback app.core.rollout

@@ -37,7 +37,7 @@ class GuardedService:
         self.model_ready, self.wait_loaded = service.model_ready, service.wait_loaded
         self.server_metadata, self.model_metadata = service.server_metadata, service.model_metadata
         self.rollout, self.rollout_history = service.rollout, service.rollout_history
-        self.drift = service.drift
+        self.drift, self.tape = service.drift, service.tape
         self.feedback, self.feedback_figures = service.feedback, service.feedback_figures
         self.shared_memory = service.shared_memory
 

@@ -24,6 +24,7 @@ from app.ingress.rest.openapi.home import Surroundings
 from app.ingress.rest.openapi.insight import Insight
 from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.rest.openapi.path_hints import method_hint
+from app.ingress.rest.reads import add_reads
 from app.ingress.service.interface import InferenceService, is_ready
 from app.ingress.tracing.observer import Observer
 from app.protocol.http.compiled import data_encoder, infer_decoder
@@ -113,6 +114,7 @@ class HttpFront:
         self._web_origins = web_origins(settings)
         around = _surroundings(settings, data_plane, metrics_port, guard)
         self._rest_api = build_rest_api(service, settings.max_input_size, observer, around, insight)
+        add_reads(self._rest_api, service, settings.max_input_size)
         self._context = RouteContext(
             service,
             observer,

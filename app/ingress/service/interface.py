@@ -5,7 +5,7 @@ are the protocol's message classes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tritonclient.grpc import service_pb2 as pb
 
@@ -22,6 +22,9 @@ from app.core.tensors import InferRequest
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.overview import Overview
 from app.routing.table import VersionEntry
+
+if TYPE_CHECKING:
+    from app.tape.browsing import TapeBrowser
 
 Counted = tuple[VersionEntry, ReplicaReport]
 """A version, and all its counters over its replicas."""
@@ -118,6 +121,9 @@ class InferenceService(Protocol):
 
     async def feedback_figures(self, name: str) -> FeedbackFigures:
         """Return what feedback says of a model; raises as `feedback` does."""
+
+    def tape(self) -> "TapeBrowser":
+        """Return what reads the requests that this node has recorded; raise UNSUPPORTED without a tape."""
 
     @property
     def shared_memory(self) -> SharedMemory:

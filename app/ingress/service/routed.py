@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 from tritonclient.grpc import service_pb2 as pb
@@ -32,6 +32,9 @@ from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.routing.waiting_room import WaitingCounts
 from app.settings.settings import ServerSettings
 from app.transport.channel.client import Channel
+
+if TYPE_CHECKING:
+    from app.tape.browsing import TapeBrowser
 
 _NO_TAPE: Final = (
     "feedback is joined with recorded requests, and this server records none: start it with --tape=DIRECTORY"
@@ -111,8 +114,12 @@ class RoutedInferenceService:
         repository: Repository,
         shared_memory: SharedMemory | None = None,
         keeper: FeedbackKeeper | None = None,
+        browser: "TapeBrowser | None" = None,
     ) -> None:
-        """Without `shared_memory` clients cannot share any; without a `keeper` they cannot give feedback."""
+        """Without `shared_memory` clients cannot share any; without a `keeper` they cannot give feedback.
+
+        Without a `browser` nobody sees recorded requests.
+        """
         self.shared_memory = shared_memory or SharedMemory("", enabled=False)
         self._settings = settings
         self._router = router
@@ -123,6 +130,7 @@ class RoutedInferenceService:
         self.peers: Peers | None = None
         self.keeper = keeper
         self._overviews = Overviews(self)
+        self._browser = browser
         self._exiting = False
         self.cluster_fault = ""
         """What is wrong with the cluster that makes the server not ready; "" for nothing."""
@@ -315,6 +323,11 @@ class RoutedInferenceService:
 
     async def drift(self, name: str, version: str = "") -> DriftStatus:
         return await self._repository.drift(name, version)
+
+    def tape(self) -> "TapeBrowser":
+        if self._browser is None:
+            raise unsupported("this server records no requests: start it with --tape=DIRECTORY")
+        return self._browser
 
     async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
         keeper = self._feedback_keeper(name)

@@ -11,6 +11,7 @@ import numpy as np
 
 from app.core.encoding import to_json
 from app.feedback.book import Joined
+from app.tape.browsing import described, tensor_fields
 from nereid.commands.columns import columns
 from nereid.commands.tape.books import Books
 from nereid.commands.tape.listing import moment, size
@@ -64,7 +65,7 @@ def fields(row: Row, said: Joined | None) -> dict[str, Any]:
     responses = [
         {
             "offset_ms": each.offset_ns / 1e6,
-            "outputs": [_tensor_fields(tensor) for tensor in each.outputs],
+            "outputs": [tensor_fields(tensor) for tensor in each.outputs],
             **({"code": each.code, "error": each.error} if each.code else {}),
         }
         for each in row.responses
@@ -72,28 +73,7 @@ def fields(row: Row, said: Joined | None) -> dict[str, Any]:
     found = {"key": row.key, **plain, "latency_ms": row.latency_ns / 1e6}
     if said is not None:
         found["feedback"] = said._asdict()
-    return {**found, "inputs": [_tensor_fields(each) for each in row.inputs], "responses": responses}
-
-
-def _tensor_fields(tensor: TapeTensor) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": tensor.name,
-        "datatype": tensor.datatype,
-        "shape": tensor.shape,
-        "bytes": tensor.nbytes,
-        "state": tensor.state,
-    }
-    if tensor.state == KEPT:
-        found["data"] = [_plain(value) for value in tensor.array().reshape(-1).tolist()]
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value
+    return {**found, "inputs": [tensor_fields(each) for each in row.inputs], "responses": responses}
 
 
 def _print_table(rows: Iterator[Row], books: Books) -> int:
@@ -113,7 +93,7 @@ def _cells(row: Row, said: Joined | None) -> list[str]:
         row.version,
         f"{row.latency_ns / 1e6:.2f}",
         row.reason,
-        _short(" ".join(map(_described, row.inputs))),
+        _short(" ".join(map(described, row.inputs))),
         _short(_answer(row)),
         "" if said is None else f"{said.score:g}",
     ]
@@ -124,12 +104,7 @@ def _answer(row: Row) -> str:
     if failure:
         return failure
     many = f"{len(row.responses)} responses: " if len(row.responses) > 1 else ""
-    return many + " ".join(_described(tensor) for each in row.responses[:1] for tensor in each.outputs)
-
-
-def _described(tensor: TapeTensor) -> str:
-    state = "" if tensor.state == KEPT else f" ({tensor.state})"
-    return f"{tensor.name} {tensor.datatype}{list(tensor.shape)}{state}".replace(", ", ",")
+    return many + " ".join(described(tensor) for each in row.responses[:1] for tensor in each.outputs)
 
 
 def _short(text: str, most: int = _WIDTH) -> str:
@@ -181,7 +156,7 @@ def _facts(row: Row, said: Joined | None) -> Iterator[tuple[str, str]]:
 
 
 def _print_tensor(kind: str, tensor: TapeTensor) -> None:
-    print(f"  {kind} {_described(tensor)}, {size(tensor.nbytes)}")
+    print(f"  {kind} {described(tensor)}, {size(tensor.nbytes)}")
     if tensor.state != KEPT:
         return
     try:

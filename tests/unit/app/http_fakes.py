@@ -21,6 +21,7 @@ from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.overview import Overview, VersionRow
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
+from app.tape.browsing import TapeBrowser
 from tests.unit.app.drift_fakes import drift_status
 from tests.unit.app.rollout_fakes import rollout, rollout_history
 from tests.unit.app.routing_fakes import FakeCall
@@ -155,6 +156,9 @@ class FakeService:
 
     async def registered_models(self) -> dict[str, str]:
         return self.registered
+
+    def tape(self) -> TapeBrowser:
+        raise unsupported("this server records no requests")
 
     async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
         if name != "simple":

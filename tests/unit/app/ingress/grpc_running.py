@@ -27,6 +27,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.overview import Overview
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
+from app.tape.browsing import TapeBrowser
 from tests.unit.app.drift_fakes import drift_status
 
 WAIT_S = 30.0
@@ -131,6 +132,9 @@ class FakeService:
 
     async def registered_models(self) -> dict[str, str]:
         raise NotImplementedError
+
+    def tape(self) -> TapeBrowser:
+        raise unsupported("this server records no requests")
 
     async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
         if name != "simple":
