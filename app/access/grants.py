@@ -105,6 +105,11 @@ class Grant:
         self._allowed = token.concurrency or maxsize
         self.permitted: set[str] = set()
 
+    @property
+    def for_all(self) -> bool:
+        """Whether no pattern restricts it to some models."""
+        return self._models is None
+
     def permits(self, model: str) -> bool:
         """Return whether it is for a model; what concerns no model, "", it is for."""
         return self._models is None or not model or self._models.match(model) is not None

@@ -40,7 +40,7 @@ app.ingress: app.access app.cache app.core app.core.files app.core.observability
     app.ingress.rest app.ingress.rest.openapi app.ingress.service app.ingress.tracing app.native
     app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings app.settings.flag app.tape
     app.transport.loops app.transport.memory app.transport.wire
-app.ingress.access: app.access app.core app.core.rollout app.ingress.http1 app.ingress.http2
+app.ingress.access: app.access app.core app.core.cost app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory
 app.ingress.clouds: app.core app.ingress.access app.ingress.http1 app.ingress.metrics app.ingress.net
@@ -71,9 +71,10 @@ app.ingress.rest.home: app.core app.core.config app.routing
 app.ingress.rest.openapi: app.core app.core.feedback app.core.installed app.core.observability
     app.ingress.access app.ingress.client_memory app.ingress.rest.home app.ingress.service
     app.ingress.tracing app.native app.protocol app.protocol.http app.protocol.observability app.routing
-app.ingress.rest.reads: app.core app.core.config app.ingress.access app.ingress.rest.openapi
+app.ingress.rest.reads: app.core app.core.config app.core.cost app.ingress.access app.ingress.rest.openapi
     app.ingress.service app.protocol app.routing app.tape nereid_client.tape
-app.ingress.service: app.access app.core app.core.config app.core.drift app.core.feedback
+app.ingress.service: app.access app.core app.core.config app.core.cost app.core.drift app.core.feedback
+    app.core.files
     app.core.observability app.core.rollout app.dispatch app.ensemble app.ingress.client_memory app.routing
     app.settings app.tape app.transport app.transport.channel nereid_client.comparison nereid_client.tape
 app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing

@@ -12,6 +12,7 @@ export const pages = [
   { path: "tape/:model?", nav: "Tape", load: () => import("./pages/tape.js") },
   { path: "tape/:model/:row", nav: "", load: () => import("./pages/tape_row.js") },
   { path: "drift/:model?", nav: "Drift", load: () => import("./pages/drift.js") },
+  { path: "cost", nav: "Cost", load: () => import("./pages/cost.js") },
   { path: "config/:model?", nav: "", load: () => import("./pages/config.js") },
   { path: "logs", nav: "Log", load: () => import("./pages/logs.js") },
   { path: "traces/:number?", nav: "Traces", load: () => import("./pages/traces.js") },

@@ -1,6 +1,6 @@
 """The service as clients with tokens may use it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 
@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.access.grants import Grant
 from app.access.tokens import ANONYMOUS
+from app.core.cost.report import Report
 from app.core.datatypes import pack_bytes
 from app.core.inference import Call, Sink
 from app.core.rollout.status import RolloutChange, RolloutStatus
@@ -116,6 +117,13 @@ class GuardedService:
         if (grant := GRANT.get()) is None:
             return found
         return {name: directory for name, directory in found.items() if grant.permits(name)}
+
+    async def cost(
+        self, since: float, by: Sequence[str], permits: Callable[[str], bool] | None = None
+    ) -> Report:
+        grant = GRANT.get()
+        seen = permits if grant is None or grant.for_all else grant.permits
+        return await self._service.cost(since, by, seen)
 
     async def change_rollout(self, name: str, change: RolloutChange, who: str = ANONYMOUS) -> RolloutStatus:
         return await self._service.change_rollout(name, change, _name_of_caller(who))

@@ -4,7 +4,7 @@ It knows neither front nor wire format: requests and responses are those of `app
 are the protocol's message classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tritonclient.grpc import service_pb2 as pb
@@ -24,6 +24,7 @@ from app.ingress.service.overview import Overview
 from app.routing.table import VersionEntry
 
 if TYPE_CHECKING:
+    from app.core.cost.report import Report
     from app.tape.browsing import TapeBrowser
 
 Counted = tuple[VersionEntry, ReplicaReport]
@@ -121,6 +122,11 @@ class InferenceService(Protocol):
 
     async def feedback_figures(self, name: str) -> FeedbackFigures:
         """Return what feedback says of a model; raises as `feedback` does."""
+
+    async def cost(
+        self, since: float, by: Sequence[str], permits: Callable[[str], bool] | None = None
+    ) -> "Report":
+        """Return what was consumed since a moment, see `bill`; raise as it does."""
 
     def tape(self) -> "TapeBrowser":
         """Return what reads the requests that this node has recorded; raise UNSUPPORTED without a tape."""

@@ -1,7 +1,7 @@
 """The inference service of an ingress: answers from the routing table, sends inference to replicas."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -34,6 +34,7 @@ from app.settings.settings import ServerSettings
 from app.transport.channel.client import Channel
 
 if TYPE_CHECKING:
+    from app.core.cost.report import Report
     from app.tape.browsing import TapeBrowser
 
 _NO_TAPE: Final = (
@@ -323,6 +324,13 @@ class RoutedInferenceService:
 
     async def drift(self, name: str, version: str = "") -> DriftStatus:
         return await self._repository.drift(name, version)
+
+    async def cost(
+        self, since: float, by: Sequence[str], permits: Callable[[str], bool] | None = None
+    ) -> "Report":
+        from app.ingress.service.bill import bill  # which few servers are ever asked for
+
+        return await asyncio.to_thread(bill, self._settings, since, by, permits)
 
     def tape(self) -> "TapeBrowser":
         if self._browser is None:

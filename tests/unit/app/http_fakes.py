@@ -1,13 +1,14 @@
 """An in-process service behind an HTTP front under test: identity models, answers set by the test."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.access.tokens import ANONYMOUS
+from app.core.cost.report import Report
 from app.core.drift.status import DriftStatus
 from app.core.errors import InferError, not_found, unsupported
 from app.core.feedback.figures import FeedbackFigures, Scores
@@ -156,6 +157,11 @@ class FakeService:
 
     async def registered_models(self) -> dict[str, str]:
         return self.registered
+
+    async def cost(
+        self, since: float, by: Sequence[str], permits: Callable[[str], bool] | None = None
+    ) -> Report:
+        raise unsupported("this server counts no costs")
 
     def tape(self) -> TapeBrowser:
         raise unsupported("this server records no requests")

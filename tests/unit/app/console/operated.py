@@ -1,11 +1,16 @@
 """A service whose models are rolled out, drift and are recorded, with texts that would be markup."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from app.core.cost.ledger import Hour
+from app.core.cost.prices import Prices
+from app.core.cost.report import Report, report
+from app.core.cost.rows import LedgerRow
 from app.core.drift.building import side
 from app.core.drift.distances import Distances
 from app.core.drift.spec import DriftSpec
@@ -89,6 +94,21 @@ class Operated(FakeService):
         return DriftStatus(
             name, 1, DriftSpec(), 1.7e9, HOSTILE, 10_000, 3000, 3000, tuple(features), 1.7e9, 0.9, quality
         )
+
+    async def cost(
+        self, since: float, by: Sequence[str], permits: Callable[[str], bool] | None = None
+    ) -> Report:
+        hours = []
+        for hour in ("2026-11-26T20:00:00Z", "2026-11-26T22:00:00Z"):
+            rows = [
+                LedgerRow(hour, "usage", "n", "identity", "1", HOSTILE, cpu_seconds=1800.0, requests=9000),
+                LedgerRow(hour, "usage", "n", "other", "1", "web", cpu_seconds=360.0, requests=40),
+                LedgerRow(hour, "idle", "n", "identity", "1", cpu_seconds=72.0, memory_gib_seconds=900.0),
+                LedgerRow(hour, "overhead", "n", "ingress", cpu_seconds=90.0),
+                LedgerRow(hour, "measured", "n", cpu_seconds=2300.0, node_core_seconds=7200.0),
+            ]
+            hours.append(Hour(hour, rows, 0))
+        return report(hours, by, Prices("EUR", cpu_core_hour=0.04))
 
     def tape(self) -> TapeBrowser:
         return super().tape() if self._tape is None else TapeBrowser(self._tape)

@@ -23,6 +23,7 @@ PAGES = (
     "tape/identity/ab-1",
     "drift/identity",
     "config/identity",
+    "cost",
 )
 
 
@@ -188,11 +189,25 @@ def test_configuration_is_checked_compared_and_loaded(running: RunningConsole, b
         assert (name, json.loads(config)["max_batch_size"], files) == ("identity", 4, {})
 
 
-ACTIONS = (
+def test_bill_is_by_what_was_chosen(running: RunningConsole, browser: Any) -> None:
+    with opened(browser, f"{running.url}#/cost") as page:
+        table = page.get_by_role("table", name="Lines of the bill")
+        table.get_by_text(f"{HOSTILE} · identity").wait_for()
+        row = table.get_by_role("row", name=HOSTILE[:10])
+        assert "0.04" in row.inner_text() and "18,000" in row.inner_text()
+        page.get_by_label("By", exact=True).select_option("model")
+        page.get_by_role("button", name="Show").click()
+        table.get_by_role("row", name="ingress").wait_for()
+        assert running.ask("GET", "/v2/nereid/cost?by=secret").status == 400
+        assert running.ask("GET", "/v2/nereid/cost?since=soon").status == 400
+
+
+ACTIONS: tuple[tuple[str, str, dict[str, str] | None], ...] = (
     ("POST", "/v2/repository/models/identity/rollout", {"action": "abort"}),
     ("POST", "/v2/models/identity/tape/ab-1/replay", {}),
     ("POST", "/v2/repository/models/identity/load", {}),
     ("GET", "/v2/nereid/tape", None),
+    ("GET", "/v2/nereid/cost", None),
     ("GET", "/v2/models/identity/tape", None),
     ("GET", "/v2/models/identity/tape/ab-1", None),
 )

@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
+from app.core.cost.report import Report
 from app.core.drift.status import DriftStatus
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable, unsupported
 from app.core.feedback.figures import FeedbackFigures, Scores
@@ -132,6 +133,11 @@ class FakeService:
 
     async def registered_models(self) -> dict[str, str]:
         raise NotImplementedError
+
+    async def cost(
+        self, since: float, by: Sequence[str], permits: Callable[[str], bool] | None = None
+    ) -> Report:
+        raise unsupported("this server counts no costs")
 
     def tape(self) -> TapeBrowser:
         raise unsupported("this server records no requests")
