@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser docs release test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror optimise client-kills promises tape cost zipf fuzz fuzz-many clean
+.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser docs release test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror optimise client-kills promises tape cost loop zipf fuzz fuzz-many clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -228,6 +228,11 @@ optimise: $(VENV)/.installed-test models
 # What is accounted for beside what processes consume, seen from outside: 12 minutes and 4 of rates; COST gives flags.
 cost: $(VENV)/.installed-test
 	$(BIN)/python -m tests.long.cost $(COST)
+
+# One model once around, in 45 minutes: recorded, made cheaper, rolled out by the tape, its saving, drift, a wrong version.
+loop: $(VENV)/.installed-test models
+	@$(PIP) -e '.[optimise]'
+	PYTHONPATH=client $(BIN)/python -m tests.long.loop $(LOOP)
 
 # A thousand models of which fifty fit into memory, for ten minutes; ZIPF gives other flags.
 zipf: $(VENV)/.installed-test
