@@ -14,7 +14,7 @@ import msgspec
 
 from nereid.optimise.trials import bounded
 from nereid.optimise.trials.candidates import Candidate, Machine
-from nereid.optimise.trials.forms import Source, lay_out
+from nereid.optimise.trials.forms import Source, lay_out, on_gpu
 from nereid.optimise.trials.program import PROGRESS, RESULT, Job, Told
 from nereid.optimise.trials.rows import Chosen, OptimiseError
 from nereid.optimise.trials.verdict import Outcome, Seen, Status, Wanted, judge
@@ -153,6 +153,7 @@ class Search(NamedTuple):
             self.chosen.check,
             self.rules,
             self.wanted,
+            wall=candidate.gpu or on_gpu(self.source.config),
         )
         (directory / "job.json").write_bytes(msgspec.json.encode(job))
         command = [sys.executable, "-m", "nereid.optimise.trials.program", str(directory / "job.json")]

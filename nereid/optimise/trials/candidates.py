@@ -12,6 +12,8 @@ VNNI: Final = ("avx512_vnni", "avx_vnni", "amx_int8")
 BF16: Final = ("avx512_bf16", "amx_bf16")
 KEPT: Final = (4, 12, 24)
 """Numbers of first convolutions that stay as they are, in candidates of their own."""
+_EXTRAS: Final = {"nncf": "nncf", "tensorrt": "gpu", "torch": "pytorch"}
+"""Of packages that the extra `optimise` does not have."""
 _ONNX: Final = ("onnx", "onnxruntime")
 _OPENVINO: Final = ("openvino",)
 
@@ -83,7 +85,10 @@ class Machine(msgspec.Struct, frozen=True):
         if candidate.cpu and not self.cpu.intersection(candidate.cpu):
             return f"needs a processor with {' or '.join(candidate.cpu)}"
         missing = [each for each in candidate.modules if each not in self.modules]
-        return f"needs the package {', '.join(missing)}" if missing else ""
+        if not missing:
+            return ""
+        extra = next((_EXTRAS[each] for each in missing if each in _EXTRAS), "optimise")
+        return f"needs the package {', '.join(missing)} (the extra {extra})"
 
     def needed(self, candidate: Candidate) -> tuple[str, ...]:
         """Return the flags that a processor has to have where the candidate is to answer as it does here."""

@@ -97,6 +97,11 @@ def _unsuited(config: mc.ModelConfig) -> str:
     )
 
 
+def on_gpu(config: mc.ModelConfig) -> bool:
+    """Return whether instances of a configuration name a GPU."""
+    return any(group.kind == mc.ModelInstanceGroup.KIND_GPU for group in config.instance_group)
+
+
 def lay_out(directory: Path, source: Source, candidate: Candidate, threads: int) -> Path:
     """Write a repository with the present form and a candidate's, each with so many threads and one instance.
 
@@ -154,6 +159,7 @@ def trial_config(config: mc.ModelConfig, name: str, threads: int) -> mc.ModelCon
 
 
 def _kind(config: mc.ModelConfig) -> mc.ModelInstanceGroup.Kind.ValueType:
-    if config.backend == "tensorrt":
-        return mc.ModelInstanceGroup.KIND_GPU
+    if config.backend in ("tensorrt", "openvino"):
+        on_gpu = config.backend == "tensorrt"
+        return mc.ModelInstanceGroup.KIND_GPU if on_gpu else mc.ModelInstanceGroup.KIND_CPU
     return config.instance_group[0].kind if config.instance_group else mc.ModelInstanceGroup.KIND_CPU

@@ -89,11 +89,19 @@ class Trial:
         wanted: what the candidate has to show.
         rows: how many there are.
         tell: is told what was seen, now and then.
+        clock: returns seconds; of the processor, unless a GPU computes.
     """
 
     def __init__(
-        self, pair: Pair, rules: ComparisonRules, wanted: Wanted, rows: int, tell: Callable[[Seen], None]
+        self,
+        pair: Pair,
+        rules: ComparisonRules,
+        wanted: Wanted,
+        rows: int,
+        tell: Callable[[Seen], None],
+        clock: Callable[[], float] = time.process_time,
     ) -> None:
+        self._clock = clock
         self._pair, self._rules, self._wanted, self._rows, self._tell = pair, rules, wanted, rows, tell
         self._comparison = Comparison(rules)
         self._present: list[float] = []
@@ -166,10 +174,10 @@ class Trial:
 
     def _answers(self, name: str, inputs: Sequence[Mapping[str, Array]]) -> tuple[list[Answer], float]:
         """Return answers, and the seconds of processor time that each of the repetitions took."""
-        started = time.process_time()
+        started = self._clock()
         for _ in range(self._repeats):
             answers = [self._answer(name, each) for each in inputs]
-        return answers, (time.process_time() - started) / self._repeats
+        return answers, (self._clock() - started) / self._repeats
 
     def _answer(self, name: str, inputs: Mapping[str, Array]) -> Answer:
         """Return outputs, or why there are none."""

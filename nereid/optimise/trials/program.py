@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -42,6 +43,7 @@ class Job(msgspec.Struct, frozen=True):
         models: the repository of both forms.
         source: the model's file, of which the candidate's is built.
         tape, model: where rows are, and whose.
+        wall: whether time is that of a clock: what a GPU does takes none of a processor.
     """
 
     models: str
@@ -53,6 +55,7 @@ class Job(msgspec.Struct, frozen=True):
     check: tuple[str, ...]
     rules: ComparisonRules
     wanted: Wanted
+    wall: bool = False
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -101,6 +104,7 @@ def run(job: Job, directory: Path) -> Told:
             job.wanted,
             len(job.check),
             lambda seen: _put(directory / PROGRESS, Told("check", seen)),
+            time.perf_counter if job.wall else time.process_time,
         )
         seen = trial.run(inputs_of(Path(job.tape), job.model, job.check))
     return Told("check", msgspec.structs.replace(seen, **_sizes(models)))

@@ -61,4 +61,6 @@ def test_what_is_missing_is_named(name: str, why: str) -> None:
 
 def test_a_package_that_is_missing_is_named() -> None:
     machine = Machine(MACHINE.cpu, frozenset({"onnx"}), gpu=False)
-    assert machine.lacks(named("int8")) == "needs the package onnxruntime"
+    assert machine.lacks(named("int8")) == "needs the package onnxruntime (the extra optimise)"
+    machine = Machine(MACHINE.cpu, frozenset({"openvino"}), gpu=False)
+    assert machine.lacks(named("nncf-int8")) == "needs the package nncf (the extra nncf)"
