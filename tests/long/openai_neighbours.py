@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import signal
 import statistics
 import sys
 import tempfile
@@ -253,6 +254,7 @@ def compare(port: int, kind: str, rounds: int, seconds: float) -> float:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # who ends this ends the server too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND", default=HOSTILE)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a measurement")

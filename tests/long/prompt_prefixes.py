@@ -14,6 +14,7 @@ import argparse
 import http.client
 import json
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -70,6 +71,7 @@ def later_ones(port: int, near: bool, groups: int, each: int) -> list[float]:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # who ends this ends the server too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     default = ROOT / "examples/chat/models/smollm2/1/weights"
     parser.add_argument(
