@@ -98,7 +98,7 @@ export function answer(buffer, headers) {
   for (const output of found.outputs ?? []) {
     const length = output.parameters?.binary_data_size;
     if (length === undefined) {
-      output.elements = output.data ?? [];
+      output.elements = [output.data ?? []].flat(Infinity);
       continue;
     }
     output.elements = decode(output.datatype, bytes.subarray(at, at + length));

@@ -11,9 +11,9 @@ const BACKENDS = new Set(["llm", "vllm", "tensorrtllm"]);
 // Whether a model may be one that OpenAI's API talks to; the API itself says so when it is asked. Pure.
 export function mayChat({ backend, parameters, input }) {
   const reads = (input ?? []).some((each) => {
-    return each.data_type === "TYPE_STRING" && /^(text_input|prompt|PROMPT)$/.test(each.name);
+    return each.data_type === "TYPE_STRING" && /^(text_input|prompt|PROMPT|messages)$/.test(each.name);
   });
-  return BACKENDS.has(backend) || reads || Boolean(parameters?.chat_template);
+  return BACKENDS.has(backend) || reads || Boolean(parameters?.openai);
 }
 
 export function chatPanel(model, signal) {

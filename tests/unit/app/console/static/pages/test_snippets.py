@@ -53,6 +53,19 @@ def copied(page: Any, kind: str, folder: Path) -> str:
     return text
 
 
+@pytest.mark.parametrize("kind", ["curl", "Python (openai)"])
+def test_snippets_of_chats_run(browser: Any, tried: Tried, kind: str) -> None:
+    pytest.importorskip("openai")
+    with opened(browser, f"{tried.url}#/try/words") as page:
+        page.get_by_text("Chat, by the OpenAI API").click()
+        chat = page.locator("details.card")
+        chat.get_by_role("button", name=kind).click()
+        text = chat.locator(".copyable pre").inner_text()
+    command = ["bash", "-c", text] if kind == "curl" else [sys.executable, "-c", text]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0 and "Hello" in ran.stdout, f"{text}\n{ran.stdout}{ran.stderr}"
+
+
 @pytest.mark.parametrize("model", CASES)
 def test_snippets_run(browser: Any, tried: Tried, model: str, tmp_path: Path) -> None:
     fields, expected = CASES[model]

@@ -188,6 +188,17 @@ def test_stream_is_shown_as_it_comes(browser: Any, tried: Tried) -> None:
         assert "<b>no</b> more words" in answer.get_by_role("alert").inner_text()
 
 
+def test_chat_answers_as_it_is_written(browser: Any, tried: Tried) -> None:
+    with opened(browser, f"{tried.url}#/try/words") as page:
+        page.get_by_text("Chat, by the OpenAI API").click()
+        page.get_by_label("Message", exact=True).fill(f"say {HOSTILE}")
+        page.keyboard.press("Enter")
+        page.get_by_text("The first piece after").wait_for()
+        said = page.get_by_role("list", name="Messages").locator("p").all_text_contents()
+        assert [text.strip() for text in said] == [f"say {HOSTILE}", f"say {HOSTILE}"]
+        assert page.locator("main img, main script").count() == 0
+
+
 @pytest.mark.parametrize("model", ["identity_bytes", "means", "hears", "picture_file"])
 def test_form_fits_and_has_names_and_contrast(browser: Any, tried: Tried, model: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs the extra `browser`")

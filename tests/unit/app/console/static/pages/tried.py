@@ -72,7 +72,9 @@ _WORDS: Final = """
     def execute(self, requests):
         for r in requests:
             sender = r.get_response_sender()
-            for word in tensor(r, "prompt").reshape(-1)[0].decode().split(" "):
+            given = {each.name(): each.as_numpy().reshape(-1)[0].decode() for each in r.inputs()}
+            chat = json.loads(given.get("messages", "{}")).get("messages")
+            for word in (chat[-1]["content"] if chat else given["prompt"]).split(" "):
                 if word == "fail":
                     raise_ = pb.TritonError("<b>no</b> more words")
                     sender.send(pb.InferenceResponse([], raise_))
@@ -160,8 +162,12 @@ _SOURCES: Final[Mapping[str, tuple[str, str]]] = {
         _SUM,
     ),
     "words": (
-        _tensors({"prompt": _dims("STRING", 1)}, {"word": _dims("STRING", 1)})
-        + "model_transaction_policy { decoupled: true }",
+        _tensors(
+            {"prompt": _dims("STRING", 1), "messages": _dims("STRING", 1, more="optional: true")},
+            {"word": _dims("STRING", 1)},
+        )
+        + "model_transaction_policy { decoupled: true }"
+        + """parameters { key: "openai" value { string_value: '{"format": "text"}' } }""",
         _WORDS,
     ),
     "refuses": (_tensors({"X": _dims("FP32", 1)}, {"Y": _dims("FP32", 1)}), _REFUSES),
@@ -205,6 +211,7 @@ class Tried:
     def __init__(self, directory: Path) -> None:
         write_models(directory / "models")
         flags = [f"--model-repository={directory / 'models'}", "--load-model=*", "--strict-readiness=false"]
+        flags.append("--allow-openai=true")
         self.server = EngineServer(flags, directory / "log", mode="explicit").start()
         self._loop = LoopThread("console")
         self._console = Console(Upstream(f"http://{self.server.http_url}"), Place(port=0))
