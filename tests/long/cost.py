@@ -96,7 +96,8 @@ def write_models(root: Path) -> None:
     steps = f'platform: "ensemble"\n{TENSORS}ensemble_scheduling {{ {STEPS} }}'
     (root / "chain" / "config.pbtxt").write_text(steps)
     (root / "same" / "1").mkdir(parents=True)
-    (root / "same" / "config.pbtxt").write_text('backend: "identity"\n' + TENSORS)
+    named = TENSORS.replace('"X"', '"INPUT0"').replace('"Y"', '"OUTPUT0"')  # which the backend asks for
+    (root / "same" / "config.pbtxt").write_text(f'backend: "identity"\n{named}')
 
 
 def write_tokens(path: Path) -> dict[str, str]:
@@ -129,7 +130,8 @@ class Client:
 
     def infer(self, model: str, rows: int) -> int:
         """Return the status of the answer to a request of some rows."""
-        tensor = {"name": "X", "shape": [rows, 4], "datatype": "FP32", "data": [1.0] * 4 * rows}
+        name = "INPUT0" if model == "same" else "X"
+        tensor = {"name": name, "shape": [rows, 4], "datatype": "FP32", "data": [1.0] * 4 * rows}
         return self.post(f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}))
 
 
