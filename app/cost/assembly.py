@@ -28,11 +28,13 @@ class Place(NamedTuple):
         name: of the process, and of no other.
         node: its id.
         key: the secret of the server; b"" where no other process measures this node.
+        root: the process that has started the server here, where that is not this one.
     """
 
     name: str
     node: str
     key: bytes = b""
+    root: int = 0
 
 
 def account(place: Place, router: Router, send: Send, tap: CostTap | None) -> CostReporter:
@@ -45,7 +47,7 @@ def account(place: Place, router: Router, send: Send, tap: CostTap | None) -> Co
         tap: counts requests of clients; None where they have no tokens.
     """
     shared = not place.key
-    watch = NodeWatch(place.node, NodeMeter(_tree(shared)), _Local(router).served, _Local(router).ask, shared)
+    watch = NodeWatch(place.node, NodeMeter(_tree(place)), _Local(router).served, _Local(router).ask, shared)
     turn = Turn(place.key) if place.key else None
     period_s = _HERE_PERIOD_S if shared else PERIOD_S
     return CostReporter(
@@ -58,12 +60,9 @@ def account(place: Place, router: Router, send: Send, tap: CostTap | None) -> Co
     )
 
 
-def _tree(shared: bool) -> ProcessTree:
+def _tree(place: Place) -> ProcessTree:
     """Return the processes of the server: of this one, or of what has started Ray's processes."""
-    if shared:
-        return ProcessTree(os.getpid(), INGRESS)
-    # Workers of the server's own fork server have the program that has started it here (`fork_server.py`).
-    return ProcessTree(int(os.environ.get("RAY_RAYLET_PID") or os.getppid()), SERVER)
+    return ProcessTree(place.root, SERVER) if place.root else ProcessTree(os.getpid(), INGRESS)
 
 
 class _Local:

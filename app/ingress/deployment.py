@@ -33,7 +33,7 @@ from app.ingress.service.use_reports import UseReports
 from app.ray_adapter import store
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
 from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
-from app.ray_adapter.orphans import end_with_raylet
+from app.ray_adapter.orphans import end_with_raylet, starter
 from app.ray_adapter.serve.handles import connect
 from app.rollout.reporter import OutcomeReporter
 from app.routing.handle_calls import HandleCalls
@@ -145,7 +145,7 @@ class Ingress:
         counted = make_cost_tap(settings)
         tap = in_turn(watched, None if self._tape is None else self._tape.tap, counted)
         self._router = router = make_router(settings, pools, self._manager.demand, tap)
-        place = Place(self._id, self._node_id, self._key)
+        place = Place(self._id, self._node_id, self._key, starter())
         cost = make_account(settings, place, router, self._manager.report_cost, counted)
         self._drift = DriftReporter(watched, self._manager.report_drift, self._id, router.tap_anew)
         use = UseReports(router, self._manager.report_use) if settings.residency.memory_bytes else None

@@ -12,6 +12,14 @@ _GRACE_S = 10.0
 """For requests in flight, and for Ray, which mostly ends it before."""
 
 
+def starter() -> int:
+    """Return the process that has started Ray's processes of this node: a raylet, or the program of a server.
+
+    Workers of the server's own fork server have that program for their raylet (`local/fork_server.py`).
+    """
+    return int(os.environ.get("RAY_RAYLET_PID") or os.getppid())
+
+
 def end_with_raylet() -> None:
     """End this process, and all below it, when Ray's process of its node has ended.
 

@@ -241,9 +241,9 @@ class Run:
 def _source(given: argparse.Namespace) -> Source:
     path = Path(given.model)
     if len(path.parts) > 1 or path.is_dir():
-        path = path.resolve()
+        path = path.absolute()
         return read_source(path.parent, path.name, given.version)
-    return read_source(given.repository.resolve(), given.model, given.version)
+    return read_source(given.repository.absolute(), given.model, given.version)
 
 
 def _chosen(known: Sequence[Candidate], only: Sequence[str]) -> list[Candidate]:

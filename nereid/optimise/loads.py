@@ -168,7 +168,7 @@ def _repository(
             built = file_of(directory / "candidates" / candidate.name / "models", candidate)
             for path in built.parent.glob(f"{built.stem}.*"):
                 if not path.is_symlink():
-                    (files / f"{candidate.name}{path.suffix}").symlink_to(path.resolve())
+                    (files / f"{candidate.name}{path.suffix}").symlink_to(path.absolute())
             config.default_model_filename = f"{candidate.name}{built.suffix}"
         configs[candidate.name] = config
     repository = own / "repository"

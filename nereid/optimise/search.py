@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from app.core.encoding import to_json
 from nereid.optimise.trials import bounded
 from nereid.optimise.trials.candidates import Candidate, Machine
 from nereid.optimise.trials.forms import Source, lay_out, on_gpu
@@ -70,7 +71,7 @@ class State(msgspec.Struct):
         """
         try:
             unfinished = directory / f"{STATE}.unfinished"
-            unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+            unfinished.write_bytes(msgspec.json.format(to_json(self), indent=1) + b"\n")
             unfinished.replace(directory / STATE)
         except OSError as error:
             raise OptimiseError(f"cannot write {directory / STATE}: {error.strerror}") from None
@@ -144,9 +145,9 @@ class Search(NamedTuple):
         directory.mkdir(parents=True)
         models = lay_out(directory, self.source, candidate, threads=1)
         job = Job(
-            str(models.resolve()),
-            str((self.source.files / self.source.file).resolve()),
-            str(self.tape.resolve()),
+            str(models.absolute()),
+            str((self.source.files / self.source.file).absolute()),
+            str(self.tape.absolute()),
             self.source.name,
             candidate,
             self.chosen.calibration,
@@ -155,7 +156,7 @@ class Search(NamedTuple):
             self.wanted,
             wall=candidate.gpu or on_gpu(self.source.config),
         )
-        (directory / "job.json").write_bytes(msgspec.json.encode(job))
+        (directory / "job.json").write_bytes(to_json(job))
         command = [sys.executable, "-m", "nereid.optimise.trials.program", str(directory / "job.json")]
         ended = bounded.run(
             command, self.limits, directory / _LOG, look=lambda: self._look(candidate, directory)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
+from app.core.encoding import to_json
 from app.core.errors import InferError
 from deployments.model_store.layout import ROLLOUT_FILE
 from deployments.model_store.version_file import VERSION_FILE, read_version_file
@@ -48,7 +49,7 @@ def write(search: Search, candidate: Candidate, outcome: Outcome) -> Written:
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         _copy(search, candidate, unfinished)
-        document = msgspec.json.format(msgspec.json.encode(_about(search, candidate, outcome)), indent=2)
+        document = msgspec.json.format(to_json(_about(search, candidate, outcome)), indent=2)
         (unfinished / VERSION_FILE).write_bytes(document + b"\n")
         read_version_file(unfinished, source.config.backend)
         # The policy first: a server that polls loads the version as soon as it is there.

@@ -127,11 +127,11 @@ def _model(directory: Path, source: Source, config: mc.ModelConfig) -> None:
     (directory / layout.CONFIG_FILE).write_text(text_format.MessageToString(config))
     for name in os.listdir(source.files):
         if name != VERSION_FILE:
-            (files / name).symlink_to((source.files / name).resolve())
+            (files / name).symlink_to((source.files / name).absolute())
     for name in os.listdir(source.directory):  # labels, requirements, weights that versions share
         path = source.directory / name
         if path.is_file() and name not in (layout.CONFIG_FILE, *layout.POLICY_FILES):
-            (directory / name).symlink_to(path.resolve())
+            (directory / name).symlink_to(path.absolute())
 
 
 def formed(source: Source, candidate: Candidate) -> mc.ModelConfig:

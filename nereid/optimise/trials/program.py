@@ -21,6 +21,7 @@ from nereid.internals import load_internals
 
 load_internals()
 
+from app.core.encoding import to_json  # noqa: E402
 from app.core.errors import InferError  # noqa: E402
 from nereid.optimise.trials.build import Refused, calibration  # noqa: E402
 from nereid.optimise.trials.candidates import Candidate  # noqa: E402
@@ -124,7 +125,7 @@ def _sizes(models: Path) -> dict[str, float]:
 def _put(path: Path, told: Told) -> None:
     """Write a file, whole or not at all."""
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_bytes(msgspec.json.encode(told))
+    unfinished.write_bytes(to_json(told))
     unfinished.replace(path)
 
 

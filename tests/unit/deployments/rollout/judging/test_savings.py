@@ -137,7 +137,7 @@ def test_a_manager_that_starts_anew_keeps_what_is_known_and_counts_on(minutes: M
 
 def test_a_manager_that_starts_anew_too_soon_says_so(minutes: Minutes) -> None:
     early = savings(minutes)[0].look(NAME, DONE, PROMOTED + 600)
-    assert early is not None and early.waiting.startswith("8 of 30 minutes since the promotion")
+    assert early is not None and early.waiting.startswith("8 of 15 minutes since the promotion")
     fresh = Minutes()
     used(fresh, 2, FIRST + 100, 59, 2.0)
     found = savings(fresh)[0].look(NAME, msgspec.structs.replace(DONE, saving=early), PROMOTED + 12_000)
@@ -153,7 +153,7 @@ def test_right_after_the_promotion_it_is_said_what_is_missing() -> None:
     used(minutes, 2, FIRST - 1, 1, 2.0)
     found = savings(minutes)[0].look(NAME, DONE, PROMOTED + 60)
     assert found is not None
-    assert found.waiting == "0 of 30 minutes with requests before the promotion"
+    assert found.waiting == "0 of 15 minutes with requests before the promotion"
 
 
 def test_a_version_is_not_followed_for_ever(minutes: Minutes) -> None:
