@@ -168,7 +168,8 @@ def test_status_as_json(address: str, capsys: pytest.CaptureFixture[str]) -> Non
     (simple, bad) = found["models"]
     assert simple["requests_per_second"] == 220 and simple["failures_per_second"] == 20
     assert (simple["pending"], simple["p99_ms"]) == (7, 60) and "pending" not in bad
-    assert found["state"] == "ready" and found["processes"][0]["pid"] == os.getpid()
+    assert found["state"] == "ready"
+    assert os.getpid() in [each["pid"] for each in found["processes"]]
 
 
 def test_watched_status_is_shown_anew(

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.app.console.static.pages.tried import Tried
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
     """A server of small models, and a console over it."""
     found = Tried(tmp_path_factory.mktemp("tried"))
