@@ -3,7 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -346,10 +346,8 @@ def test_requests_leave_nothing_behind() -> None:
     def run() -> None:
         for refuses in (False, True):
             model.refuses = refuses
-            try:
+            with suppress(InferError):
                 model.compiled.submit(PLAIN, print)
-            except InferError:
-                pass
         model.compiled.submit(msgspec.structs.replace(PLAIN, inputs=()), print)
         pending = model.submitted.pop()
         model.compiled.deliver(pending, failed(ValueError()))
@@ -365,14 +363,20 @@ def test_requests_leave_nothing_behind() -> None:
         model.compiled.submit(lost, print)
         model.calls.clear()
 
+    def growth() -> int:
+        gc.collect()
+        blocks = sys.getallocatedblocks()
+        for _ in range(200):
+            run()
+        gc.collect()
+        return sys.getallocatedblocks() - blocks
+
     for _ in range(3):
         run()
     gc.collect()
-    blocks, references = sys.getallocatedblocks(), sys.getrefcount(QueuedRequest)
-    for _ in range(200):
-        run()
-    gc.collect()
-    assert sys.getallocatedblocks() - blocks < 100
+    references = sys.getrefcount(QueuedRequest)
+    # The process's: threads of other tests allocate too, but a leak is there every time.
+    assert min(growth() for _ in range(3)) < 100
     assert sys.getrefcount(QueuedRequest) == references
 
 
