@@ -148,7 +148,7 @@ class Loop:
 
     def saving(self) -> dict[str, Any]:
         """Wait until the rollout tells what it saved."""
-        wait_until(lambda: "share" in (self._rollout().get("saving") or {}), 1500, "a saving is told")
+        wait_until(lambda: bool((self._rollout().get("saving") or {}).get("share")), 1500, "a saving is told")
         return dict(self._rollout()["saving"])
 
     def drift(self) -> float:
