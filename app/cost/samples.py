@@ -42,15 +42,36 @@ class ProcessMeter:
             return {}
         used = defaultdict[str, int](int)
         ended = _ended(before, samples)
+        rests: dict[Key, int] = {}
         for key, sample in samples.items():
             old = before.get(key)
             used[sample.group] += sample.own - (old.own if old else 0)
             children = ended.get(key[0], [])
+            rests[key] = sample.ended - (old.ended if old else 0) - sum(map(_all, children))
+        for key in [key for key, rest in rests.items() if rest < 0]:
+            _move(rests, key, ended[key[0]])
+        for key, rest in rests.items():
             # A parent that ignores its children's ends is not told of their time: then there is no rest.
-            rest = sample.ended - (old.ended if old else 0) - sum(each.own + each.ended for each in children)
             if rest > 0:
-                used[children[0].group if children else sample.group] += rest
+                children = ended.get(key[0], [])
+                used[children[0].group if children else samples[key].group] += rest
         return {group: ticks for group, ticks in used.items() if ticks > 0}
+
+
+def _all(sample: ProcessSample) -> int:
+    return sample.own + sample.ended
+
+
+def _move(rests: dict[Key, int], key: Key, children: list[ProcessSample]) -> None:
+    """Take processes from the parent that did not get their time to one that has got so much.
+
+    A process whose parent was killed before it belongs to a new one, which is not always the parent's parent.
+    """
+    for child in sorted(children, key=_all, reverse=True):
+        other = max(rests, key=rests.__getitem__)
+        if rests[other] >= _all(child) > 0 and rests[key] < 0:
+            rests[other] -= _all(child)
+            rests[key] += _all(child)
 
 
 def _ended(

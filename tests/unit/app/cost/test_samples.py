@@ -43,6 +43,22 @@ def test_a_tree_may_end_at_once() -> None:
     assert meter.take(look(raylet=(5, 153))) == {"model a:1": 3}
 
 
+def test_a_process_that_got_another_parent_before_its_end_is_counted_once() -> None:
+    """Its parent was killed, and the one that collects orphans is not the parent's parent."""
+    launcher, forker, host, model = (1, 1), (2, 1), (3, 1), (4, 1)
+    meter = ProcessMeter()
+    before = {
+        launcher: ProcessSample(0, 5, 0, "server"),
+        forker: ProcessSample(1, 5, 0, "fork server"),
+        host: ProcessSample(2, 10, 0, "model a:1"),
+        model: ProcessSample(3, 6700, 0, "model a:1"),
+    }
+    meter.take(before)
+    after = {launcher: ProcessSample(0, 5, 6702, "server"), forker: ProcessSample(1, 5, 11, "fork server")}
+    used = meter.take(after)
+    assert sum(used.values()) == 3 and used["server"] == 2
+
+
 def test_children_that_were_never_seen_are_their_parents() -> None:
     meter = ProcessMeter()
     meter.take(look(raylet=(5, 0), model=(100, 0)))
