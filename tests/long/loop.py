@@ -35,6 +35,8 @@ from tests.server import ROOT, Server, wait_until
 MODEL: Final = "efficientnet_lite0_onnx"
 _SIDE: Final = 224
 _LIMIT_S: Final = 45 * 60.0
+_CHEAPER: Final = 2
+"""The version that `optimise` writes, beside version 1."""
 _POLICY: Final = {"steps": [10, 50], "step": {"min_seconds": 20, "min_requests": 100, "max_seconds": 600}}
 
 
@@ -138,11 +140,7 @@ class Loop:
 
     def roll_out(self, version: int) -> dict[str, Any]:
         """Have a version take over as `rollout.yaml` says; return the status at the end."""
-        change(self._server, MODEL, "start", spec={**self._policy(), **_POLICY})
-        wait_until(
-            lambda: self._rollout()["state"] in ("done", "failed", "aborted", "paused"), 1200, "an end"
-        )
-        status = self._rollout()
+        status = self._rolled_out(1200)
         assert status["state"] == "done" and status["candidate"] == version, status
         return status
 
@@ -164,15 +162,17 @@ class Loop:
     def refuse(self, good: int, bad: int) -> str:
         """Write a version that takes classes for others, and see the tape refuse it; return the reason."""
         write_wrong(self._models / MODEL, good, bad)
-        change(self._server, MODEL, "start", spec={**self._policy(), **_POLICY})
-        wait_until(lambda: self._rollout()["state"] in OVER, 600, "an end")
-        status = self._rollout()
+        status = self._rolled_out(600)
         assert status["state"] == "failed", status
         assert not self._requests.answered[str(bad)], "it has answered requests of clients"
         return str(status["reason"])
 
-    def _policy(self) -> dict[str, Any]:
-        return dict(yaml.safe_load((self._models / MODEL / "rollout.yaml").read_text()) or {})
+    def _rolled_out(self, seconds: float) -> dict[str, Any]:
+        """Roll the newest version out by what `optimise` has written; return the status at the end."""
+        written = yaml.safe_load((self._models / MODEL / "rollout.yaml").read_text()) or {}
+        change(self._server, MODEL, "start", spec={**written, **_POLICY})
+        wait_until(lambda: self._rollout()["state"] in OVER, seconds, "an end")
+        return self._rollout()
 
     def _rollout(self) -> dict[str, Any]:
         return ask(self._server, f"models/{MODEL}/rollout")
@@ -202,7 +202,7 @@ def write_wrong(model: Path, good: int, bad: int) -> None:
 
 
 @contextmanager
-def served(rate: float) -> Iterator[tuple[Loop, Requests, int]]:
+def served(rate: float) -> Iterator[tuple[Loop, Requests]]:
     """Start the server with version 1 of the model, recording all; send requests to it."""
     with tempfile.TemporaryDirectory(prefix="n", ignore_cleanup_errors=True) as private:
         models, tape = Path(private, "models"), Path(private, "tape")
@@ -218,7 +218,7 @@ def served(rate: float) -> Iterator[tuple[Loop, Requests, int]]:
         server = Server(arguments, log, {"TMPDIR": private}).start()
         try:
             with Requests(server.http_url, rate).running() as requests:
-                yield Loop(server, models, tape, requests), requests, 1
+                yield Loop(server, models, tape, requests), requests
         finally:
             server.stop()
 
@@ -238,7 +238,7 @@ def main() -> int:
     def done(step: str, what: object = "") -> None:
         say(f"{time.monotonic() - begun:7.1f} s  {step}  {what}")
 
-    with served(given.rate) as (loop, requests, stable):
+    with served(given.rate) as (loop, requests):
         loop.record(given.rows)
         done("recorded", dict(requests.answered))
         loop.reference()
@@ -246,11 +246,11 @@ def main() -> int:
         loop.optimise()
         done("a cheaper version is written")
         loop.steady(begun)
-        loop.roll_out(stable + 1)
+        loop.roll_out(_CHEAPER)
         done("it has taken over", dict(requests.answered))
         done("saving", loop.saving())
         done("drift was noticed", f"after {loop.drift():.0f} s")
-        done("a wrong version was refused", loop.refuse(stable + 1, stable + 2))
+        done("a wrong version was refused", loop.refuse(_CHEAPER, _CHEAPER + 1))
         done("requests", f"{dict(requests.answered)}, failed {len(requests.failed)} {requests.failed[:5]}")
     return 1 if requests.failed or time.monotonic() - begun > _LIMIT_S else 0
 
