@@ -4,7 +4,7 @@ import { barChart } from "../lib/chart.js";
 import { badge, copyable, facts, h, note, replace, section } from "../lib/dom.js";
 import { count, decimal, percent } from "../lib/format.js";
 import { modelNav, stylesheet } from "../lib/model_nav.js";
-import { polling } from "../lib/polling.js";
+import { repeat } from "../lib/repeat.js";
 import { chooseModel } from "../operate/choose.js";
 import { plainTable } from "../operate/plain_table.js";
 import { redrawing } from "../operate/redraw.js";
@@ -25,10 +25,10 @@ export async function show(view, { params: { model }, signal, title }) {
   const body = h("div");
   view.append(modelNav(model, "", "Drift"), problem, body);
   const draw = redrawing(body, ([drift, level, why]) => (drift ? content(drift, level) : unwatched(model, why)));
-  polling(signal, EVERY_MS, async () => {
+  repeat(async () => {
     const { drift, alarm_from: level, why } = await get(`/v2/nereid/models/${encodeURIComponent(model)}/drift`, { signal });
     draw([drift, level, why]);
-  }, (error) => replace(problem, error ? note(error.message, "bad") : null));
+  }, signal, (error) => replace(problem, error ? note(error.message, "bad") : null), EVERY_MS);
 }
 
 function unwatched(model, why) {

@@ -4,7 +4,7 @@ import { h, note, replace } from "../lib/dom.js";
 import { clock, decimal } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { modelNav, stylesheet } from "../lib/model_nav.js";
-import { polling } from "../lib/polling.js";
+import { repeat } from "../lib/repeat.js";
 import { chooseModel } from "../operate/choose.js";
 import { redrawing } from "../operate/redraw.js";
 import { actions } from "../operate/rollout_actions.js";
@@ -38,7 +38,7 @@ export async function show(view, { params: { model }, signal, title }) {
     drawBody(status);
     drawPast(history);
   }
-  polling(signal, EVERY_MS, draw, (error) => replace(problem, error ? note(error.message, "bad") : null));
+  repeat(draw, signal, (error) => replace(problem, error ? note(error.message, "bad") : null), EVERY_MS);
 }
 
 function headline(status) {
