@@ -1,9 +1,10 @@
 """Whatever the disk does, rows are counted, memory is bounded, and the writer goes on."""
 
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -139,13 +140,25 @@ def test_a_full_disk_costs_rows_until_there_is_room(tmp_path: Path) -> None:
         assert len(bench.ids()) == bench.counts.rows
 
 
+def put_a_file_for(directory: Path) -> None:
+    """Put a file where a directory is, however often the writer makes that again in between."""
+
+    def is_put() -> bool:
+        with suppress(FileNotFoundError):
+            os.rename(directory, tempfile.mkdtemp(dir=directory.parent))
+        with suppress(IsADirectoryError):
+            directory.write_text("no directory")
+        return directory.is_file()
+
+    block_until(is_put)
+
+
 def test_a_directory_that_goes_away_costs_rows_until_it_is_back(tmp_path: Path) -> None:
     place = tmp_path / "tape"
     with writing(place, limits=Limits(segment_bytes=1)) as bench:  # a file for each row
         bench.put(1)
         block_until(bench.settled)
-        os.rename(place, tmp_path / "elsewhere")
-        place.write_text("no directory")
+        put_a_file_for(place)
         bench.put(10)
         block_until(bench.settled)
         assert bench.counts.dropped["disk"] == 10
