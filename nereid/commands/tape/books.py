@@ -48,6 +48,11 @@ class Books:
         """Return what was said of a row; None for nothing."""
         return next((found for book in self._books for found in book.of_rows([key]).values()), None)
 
+    def score(self, key: str) -> float | None:
+        """Return the score of a row; None where nothing was said of it."""
+        said = self.of_row(key)
+        return None if said is None else said.score
+
     def forget(self, keys: Iterable[str]) -> int:
         """Forget what was said of rows; return of how many."""
         names = list(keys)

@@ -1,72 +1,31 @@
-"""`nereid tape export`: rows as Parquet.
-
-A column for each field, and `in.NAME` and `out.NAME` for tensors: lists of their values in row-major order,
-beside `in.NAME.shape`. What was not kept is null. The metadata of a column has the datatype: BF16 is UINT16
-there, as Parquet has no such type, and FP16 is FP32.
-"""
+"""`nereid tape export`: rows as Parquet, with the columns of `nereid.offline.tape_tables`."""
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
 
-import numpy as np
 from rich.console import Console
 
-from app.core.encoding import to_json
 from app.core.installed.installation import install_command
 from nereid.commands.tape.books import Books
 from nereid_client.tape.reader import Tape
-from nereid_client.tape.rows import KEPT, Row, TapeError, TapeTensor, elements
+from nereid_client.tape.rows import Row
 from nereid_client.tape.where import Where
 from nereid_client.tools.progress import Shown
 
 try:
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from nereid.offline import tape_tables as tables
 except ImportError:
-    pa = None
-
-_GROUP_ROWS: Final = 5000
-_GROUP_BYTES: Final = 32 << 20
-"""Rows, or bytes of their tensors, that are in memory at once."""
-_DATATYPES: Final = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "UINT32": "uint32",
-    "UINT64": "uint64",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float32",
-    "FP32": "float32",
-    "FP64": "float64",
-    "BF16": "uint16",
-    "BYTES": "binary",
-}
-
-
-_OTHERS: Final = {"number": "int32", "latency_ms": "float64", "probability": "float64", "score": "float64"}
-"""Types of fields that are no texts."""
-
-
-class _Part(NamedTuple):
-    """A row of the file: a request, or one row of its batch."""
-
-    row: Row
-    number: int
-    tensors: Mapping[str, tuple[Any, tuple[int, ...]]]
-    """Values, None if they were not kept, and shape, by column."""
-    score: float | None
+    pq = None
 
 
 def export(tape: Tape, where: Where | None, options: argparse.Namespace) -> int:
     """Write rows; return the exit status."""
-    if pa is None:
+    if pq is None:
         print(f"nereid tape export needs pyarrow: {install_command('batch')}", file=sys.stderr)
         return 1
     path: Path = options.file
@@ -75,14 +34,14 @@ def export(tape: Tape, where: Where | None, options: argparse.Namespace) -> int:
         return 1
     total = sum(each.counted.rows for each in tape.segments())
     with Shown(Console(stderr=True), "exporting", "rows") as shown, Books(tape.segments()) as books:
-        columns, rows = _columns(_ticking(tape.rows(where, bodies=False), shown, "looking", total))
+        columns, rows = tables.datatypes(_ticking(tape.rows(where, bodies=False), shown, "looking", total))
         if not rows:
             print("no row was chosen", file=sys.stderr)
             return 1
         made = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             chosen = _ticking(tape.rows(where), shown, "writing", rows)
-            written = _write(made, columns, _parts(chosen, books, options.split))
+            written = _write(made, columns, tables.parts(chosen, options.split, books.score))
             os.replace(made, path)
         finally:
             made.unlink(missing_ok=True)
@@ -98,164 +57,10 @@ def _ticking(rows: Iterator[Row], shown: Shown, stage: str, total: int) -> Itera
         yield row
 
 
-def _columns(rows: Iterator[Row]) -> tuple[dict[str, str], int]:
-    """Return the datatypes of the tensors' columns, and how many rows there are."""
-    found: dict[str, str] = {}
-    number = 0
-    for row in rows:
-        number += 1
-        for name, tensor in _named(row):
-            known = found.setdefault(name, tensor.datatype)
-            if known != tensor.datatype:
-                raise TapeError(
-                    f"'{name}' is {known} and, in row {row.key} of model '{row.model}', {tensor.datatype}: "
-                    "export one of them, as by --where model=NAME"
-                )
-    unknown = sorted({*found.values()} - _DATATYPES.keys())
-    if unknown:
-        raise TapeError(f"tensors of {', '.join(unknown)} cannot be exported")
-    return dict(sorted(found.items())), number
-
-
-def _named(row: Row) -> Iterator[tuple[str, TapeTensor]]:
-    yield from ((f"in.{tensor.name}", tensor) for tensor in row.inputs)
-    yield from ((f"out.{tensor.name}", tensor) for each in row.responses for tensor in each.outputs)
-
-
-def _parts(rows: Iterator[Row], books: Books, split: bool) -> Iterator[_Part]:
-    for row in rows:
-        said = books.of_row(row.key)
-        score = None if said is None else said.score
-        whole = _joined(row)
-        batch = _batch(whole) if split else 0
-        if not batch:
-            yield _Part(row, 0, whole, score)
-        for number in range(batch):
-            cut = {name: _row_of(values, shape, number) for name, (values, shape) in whole.items()}
-            yield _Part(row, number, cut, score)
-
-
-def _joined(row: Row) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """Return the tensors by column; those of the responses of a stream one behind the other."""
-    found: dict[str, tuple[Any, tuple[int, ...]]] = {}
-    for name, tensor in _named(row):
-        values = _values(tensor) if tensor.state == KEPT else None
-        if name not in found:
-            found[name] = values, tensor.shape
-            continue
-        before, shape = found[name]
-        alike = len(shape) == len(tensor.shape) > 0 and shape[1:] == tensor.shape[1:]
-        joined = None if before is None or values is None else np.concatenate([before, values])
-        size = shape[0] + tensor.shape[0] if alike else 0
-        found[name] = joined, (size, *shape[1:]) if alike else (0 if joined is None else len(joined),)
-    return found
-
-
-def _values(tensor: TapeTensor) -> Any:
-    """Return the values of a tensor, flat."""
-    if tensor.datatype == "BYTES":
-        values = np.empty(tensor.array().size, object)
-        values[:] = elements(tensor.data)
-        return values
-    if tensor.datatype == "BF16":
-        return np.frombuffer(tensor.data, "<u2")
-    array = tensor.array().reshape(-1)
-    return array.astype(np.float32) if tensor.datatype == "FP16" else array
-
-
-def _batch(tensors: Mapping[str, tuple[Any, tuple[int, ...]]]) -> int:
-    """Return how many rows all tensors have; 0 if they do not have as many."""
-    sizes = {shape[0] if shape else 0 for _, shape in tensors.values()}
-    return sizes.pop() if len(sizes) == 1 else 0
-
-
-def _row_of(values: Any, shape: tuple[int, ...], number: int) -> tuple[Any, tuple[int, ...]]:
-    if values is None:
-        return None, shape[1:]
-    size = len(values) // shape[0]
-    return values[number * size : (number + 1) * size], shape[1:]
-
-
-def _write(path: Path, columns: Mapping[str, str], parts: Iterator[_Part]) -> int:
-    kinds = {name: _kind(name) for name in _READ}
-    fields = [pa.field(name, kind) for name, kind in kinds.items()]
-    for name, datatype in columns.items():
-        kind = pa.list_(pa.type_for_alias(_DATATYPES[datatype]))
-        fields.append(pa.field(name, kind, metadata={"datatype": datatype}))
-        fields.append(pa.field(f"{name}.shape", pa.list_(pa.int64())))
-    schema = pa.schema(fields)
-    number = 0
+def _write(path: Path, columns: Mapping[str, str], parts: "Iterator[tables.Part]") -> int:
+    schema, number = tables.schema(columns), 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for group in _groups(parts):
-            arrays = [_field(group, name, kind) for name, kind in kinds.items()]
-            for name, datatype in columns.items():
-                arrays += _lists(group, name, _DATATYPES[datatype])
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        for group in tables.groups(parts):
+            writer.write_table(tables.table(group, columns, schema))
             number += len(group)
     return number
-
-
-def _groups(parts: Iterator[_Part]) -> Iterator[list[_Part]]:
-    """Yield as many rows at once as have room."""
-    group: list[_Part] = []
-    size = 0
-    for part in parts:
-        group.append(part)
-        size += sum(_size(values) for values, _ in part.tensors.values())
-        if len(group) >= _GROUP_ROWS or size >= _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _size(values: Any) -> int:
-    if values is None:
-        return 0
-    return sum(map(len, values)) if values.dtype == object else int(values.nbytes)
-
-
-def _field(group: Sequence[_Part], name: str, kind: Any) -> Any:
-    return pa.array([_READ[name](part) for part in group], kind)
-
-
-def _lists(group: Sequence[_Part], name: str, kind: str) -> list[Any]:
-    """Return the columns of a tensor and its shape."""
-    found = [part.tensors.get(name, (None, None)) for part in group]
-    kept = [values for values, _ in found if values is not None]
-    flat = np.concatenate(kept) if kept else np.empty(0, object if kind == "binary" else kind)
-    ends = np.cumsum([0, *(0 if values is None else len(values) for values, _ in found)], dtype=np.int32)
-    missing = pa.array([values is None for values, _ in found], pa.bool_())
-    lists = pa.ListArray.from_arrays(ends, pa.array(flat, kind), mask=missing)
-    shapes = pa.array([None if shape is None else list(shape) for _, shape in found], pa.list_(pa.int64()))
-    return [lists, shapes]
-
-
-def _failure(row: Row) -> tuple[str, str]:
-    return next(((each.code, each.error) for each in row.responses if each.code), ("", ""))
-
-
-def _kind(name: str) -> Any:
-    return pa.timestamp("ns", "UTC") if name == "arrived" else pa.type_for_alias(_OTHERS.get(name, "string"))
-
-
-_READ: Final[Mapping[str, Callable[[_Part], Any]]] = {
-    "key": lambda part: part.row.key,
-    "number": lambda part: part.number,
-    "id": lambda part: part.row.id,
-    "model": lambda part: part.row.model,
-    "version": lambda part: part.row.version,
-    "asked_version": lambda part: part.row.asked_version,
-    "arrived": lambda part: part.row.arrived_ns,
-    "latency_ms": lambda part: part.row.latency_ns / 1e6,
-    "token": lambda part: part.row.token,
-    "sequence": lambda part: str(part.row.sequence_id or ""),
-    "parameters": lambda part: to_json(part.row.parameters).decode() if part.row.parameters else "",
-    "code": lambda part: _failure(part.row)[0],
-    "error": lambda part: _failure(part.row)[1],
-    "reason": lambda part: part.row.reason,
-    "probability": lambda part: part.row.probability,
-    "flags": lambda part: ",".join(part.row.flags),
-    "score": lambda part: part.score,
-}
-"""The columns beside the tensors."""
