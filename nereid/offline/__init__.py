@@ -57,7 +57,7 @@ class Parts:
 
         self._fault = ""
         try:
-            self._worker = Worker(Job(**job), open_source(source, kind), Output.open(output))
+            self._worker = Worker(Job(**job), open_source(source, kind, job["model"]), Output.open(output))
         except InferError as error:
             self._fault = error.message
         except InputError as error:

@@ -6,7 +6,7 @@ blocks of the one that was cut off.
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,9 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nereid.offline import tape_rows
 from nereid.offline.arrow import texts
+from nereid_client.tape.rows import TapeError
 
 POSITION: Final = "row"
 """The column that says where a row came from: file and row, file and byte, or the file itself."""
@@ -22,8 +24,8 @@ CONTENT: Final = "bytes"
 """The column that has the content of a file."""
 AS_JSON: Final = {b"nereid": b"json"}
 """Marks a column whose values are JSON, because one type does not fit all."""
-_TAPE: Final = (".tape", ".open")
-"""How the names of a tape's segments end."""
+_ENDINGS: Final = {"tape": tape_rows.ENDINGS, "parquet": (".parquet",), "jsonl": (".jsonl",)}
+"""How the names of files of a format end."""
 _LINES_BYTES: Final = 4 << 20
 """A block of JSON lines: those that begin in so many bytes."""
 
@@ -33,7 +35,7 @@ class InputError(Exception):
 
 
 class Block(NamedTuple):
-    """Rows `start` to `stop` of a group of a Parquet file, bytes of a file of lines, or whole files."""
+    """Rows `start` to `stop` of a group of a Parquet file, bytes of lines or of a tape, or whole files."""
 
     number: int
     format: str
@@ -48,10 +50,12 @@ class Source(NamedTuple):
 
     Attributes:
         url: a file, a directory or a pattern, with its protocol.
-        format: parquet, jsonl or files.
+        format: parquet, jsonl, tape or files.
         storage: where they are.
         root: names of files begin behind it.
         paths: of the files, sorted.
+        model: whose rows of a tape are meant.
+        columns: datatypes of the tensors of a tape's rows, by column.
     """
 
     url: str
@@ -59,14 +63,17 @@ class Source(NamedTuple):
     storage: Any
     root: str
     paths: list[str]
+    model: str = ""
+    columns: Mapping[str, str] = {}
 
 
-def open_source(url: str, given: str = "") -> Source:
+def open_source(url: str, given: str = "", model: str = "") -> Source:
     """Find the files of an input.
 
     Args:
         url: a file, a directory or a pattern, in any storage that fsspec knows, such as s3://bucket/*.parquet.
         given: the format; by default that of the files' names, and "files" for any others.
+        model: whose rows of a tape are meant.
 
     Raises:
         InputError: there are none.
@@ -85,15 +92,24 @@ def open_source(url: str, given: str = "") -> Source:
     names = sorted(name for name in found if not _hidden(name[len(root) :]))
     if not names:
         raise InputError(f"there is no file at '{url}'")
-    if not given and any(name.endswith(_TAPE) for name in names):
-        raise InputError(
-            f"'{url}' is a tape: `nereid tape export {url} rows.parquet --where model=NAME --split` makes "
-            "rows of it, for --input rows.parquet --map INPUT=in.INPUT"
-        )
     kind = given or _format(names)
-    if not given and kind != "files":
-        names = [name for name in names if name.endswith(kind)]
-    return Source(storage.unstrip_protocol(path), kind, storage, root, names)
+    if kind == "tape" or (not given and kind != "files"):
+        names = [name for name in names if name.endswith(_ENDINGS[kind])]
+    source = Source(storage.unstrip_protocol(path), kind, storage, root, names, model)
+    return _of_tape(source) if kind == "tape" else source
+
+
+def _of_tape(source: Source) -> Source:
+    """Return the source with the columns of its rows."""
+    if "file" not in source.storage.protocol:
+        raise InputError(f"'{source.url}': a tape is read from a local directory")
+    try:
+        columns = tape_rows.datatypes(source.paths, source.model)
+    except (OSError, TapeError) as error:
+        raise InputError(f"cannot read '{source.url}': {error}") from error
+    if not columns:
+        raise InputError(f"the tape '{source.url}' has no row of model '{source.model}'")
+    return source._replace(columns=columns)
 
 
 def _hidden(name: str) -> bool:
@@ -101,8 +117,8 @@ def _hidden(name: str) -> bool:
 
 
 def _format(names: list[str]) -> str:
-    for kind in ("parquet", "jsonl"):
-        if any(name.endswith("." + kind) for name in names):
+    for kind, endings in _ENDINGS.items():
+        if any(name.endswith(endings) for name in names):
             return kind
     return "files"
 
@@ -113,7 +129,7 @@ def blocks(source: Source, rows: int) -> list[Block]:
         starts = range(0, len(source.paths), rows)
         ranges = [("files", tuple(source.paths[at : at + rows]), 0, 0, 0) for at in starts]
     else:
-        divide = _parquet_ranges if source.format == "parquet" else _line_ranges
+        divide = {"parquet": _parquet_ranges, "jsonl": _line_ranges, "tape": _tape_ranges}[source.format]
         ranges = [each for path in source.paths for each in divide(source, path, rows)]
     return [Block(number, *each) for number, each in enumerate(ranges)]
 
@@ -139,6 +155,11 @@ def _line_ranges(source: Source, path: str, rows: int) -> Iterator[_Range]:
         yield "jsonl", (path,), 0, start, min(start + _LINES_BYTES, size)
 
 
+def _tape_ranges(source: Source, path: str, rows: int) -> Iterator[_Range]:
+    for start, stop in tape_rows.ranges(path, source.model, rows):
+        yield "tape", (path,), 0, start, stop
+
+
 class Rows(NamedTuple):
     """The rows of a block by column, and what is wrong with some of them, by row."""
 
@@ -146,16 +167,29 @@ class Rows(NamedTuple):
     errors: dict[int, str]
 
 
-def read(source: Source, block: Block) -> Rows:
-    """Read a block; raise `InputError` if its files cannot be read."""
+def read(source: Source, block: Block, batched: bool = False) -> Rows:
+    """Read a block, of a tape the requests or, `batched`, the rows of their batches.
+
+    Raises:
+        InputError: its files cannot be read.
+    """
     try:
+        if block.format == "tape":
+            return _read_tape(source, block, batched)
         if block.format == "parquet":
             return _read_parquet(source, block)
         if block.format == "jsonl":
             return _read_lines(source, block)
         return _read_files(source, block)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, TapeError) as error:
         raise InputError(f"cannot read '{block.paths[0]}': {error}") from error
+
+
+def _read_tape(source: Source, block: Block, batched: bool) -> Rows:
+    found = tape_rows.read(
+        block.paths[0], source.model, source.columns, block.start, block.stop, split=batched
+    )
+    return Rows(_with_position(found.table, found.names), found.errors)
 
 
 @lru_cache(maxsize=1)  # several blocks of one group follow each other

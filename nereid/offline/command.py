@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,17 +21,18 @@ if TYPE_CHECKING:  # they need pyarrow
     from nereid.offline.execution import Job
     from nereid.offline.output import Output
 
-_ABOUT: Final = "Put the rows of Parquet, JSON lines or other files through a model, without a server."
+_ABOUT: Final = "Put the rows of Parquet, JSON lines, tapes or other files through a model, without a server."
 _EXAMPLE: Final = """example:
   nereid batch --repository models --model classifier --input 'pictures/' --output classes --map IMAGE=bytes
   nereid batch --repository models --model scores --input 's3://bucket/*.parquet' --output s3://bucket/out \\
       --map X=age,income,score --keep id --actors 4 --resume
+  nereid batch --repository models --model scores --input /var/lib/nereid/tape --output again --keep key
 
-Inputs of the model are read from columns of their names. Other files than *.parquet and *.jsonl are rows
-with the columns `row` (the name) and `bytes`; in JSON, {"b64": "..."} is a binary value. The output has a
-Parquet file for each block of rows, with the kept columns, the model's outputs, and `error`. --resume goes
-on with a run that was cut off. The exit status is 0 when every row of the output has an answer, 1 when some
-have none, 2 when nothing was run."""
+Inputs of the model are read from columns of their names. Of a tape, the model's requests are rows. Other
+files than *.parquet and *.jsonl are rows with the columns `row` (the name) and `bytes`; in JSON, {"b64":
+"..."} is a binary value. The output has a Parquet file for each block of rows, with the kept columns, the
+model's outputs, and `error`. --resume goes on with a run that was cut off. The exit status is 0 when every
+row of the output has an answer, 1 when some have none, 2 when nothing was run."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -77,7 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--version", default="", help="by default that of the model's version policy")
     add("--input", required=True, help="a file, a directory or a pattern; s3://, gs:// and others too")
     add("--output", required=True, help="a directory, which must be empty unless the run goes on")
-    add("--format", choices=("parquet", "jsonl", "files"), default="", help="by default that of the names")
+    text, formats = "by default that of the names", ("parquet", "jsonl", "tape", "files")
+    add("--format", choices=formats, default="", help=text)
     text = "the column of an input, or several, A,B,C, whose values are joined"
     add("--map", action="append", default=[], metavar="INPUT=COLUMN", help=text)
     add("--keep", action="append", default=[], metavar="COLUMN", help="a column of the output; default: row")
@@ -119,10 +122,12 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.block_rows < 1 or min(arguments.batch_size, arguments.actors, arguments.classes) < 0:
         raise InputError("--block-rows, --batch-size, --actors and --classes are positive numbers")
     job = _job(arguments)
-    source = open_source(arguments.input, arguments.format)
+    source = open_source(arguments.input, arguments.format, arguments.model)
     every = blocks(source, arguments.block_rows)
     output = Output.open(arguments.output)
     about = {"input": source.url, "format": source.format, "block_rows": arguments.block_rows}
+    if source.format == "tape":  # which may have other rows today
+        about["digest"] = blake2b(repr(every).encode(), digest_size=16).hexdigest()
     left = output.begin({**job._asdict(), **about, "blocks": len(every)}, every, arguments.resume)
     before = kept(output, [block for block in every if block not in left])
     started = time.monotonic()

@@ -20,7 +20,7 @@ from nereid.engine.arrays import tensor_of
 from nereid.engine.engine import Engine
 from nereid.offline.arrow import texts
 from nereid.offline.blocks import POSITION, InputError, Rows
-from nereid.offline.columns import Array, Wanted, output_column, row_values
+from nereid.offline.columns import Array, Values, Wanted, output_column, row_values
 
 ERROR: Final = "error"
 """The column that says why a row has no outputs."""
@@ -141,6 +141,11 @@ class Model:
             instances = max(instances, sum(group.count for group in config.instance_group))
         return instances
 
+    @property
+    def batched(self) -> bool:
+        """Whether it takes several rows at once."""
+        return bool(self._config.max_batch_size)
+
     def run(self, rows: Rows) -> pa.Table:
         """Return the rows' kept columns, outputs and errors, in their order.
 
@@ -149,7 +154,7 @@ class Model:
             RowError: a row failed, where that ends the run.
         """
         table, errors = rows.table, dict(rows.errors)
-        inputs = {w.name: row_values(table, w, errors) for w in self._wanted()} if len(table) else {}
+        inputs = {w.name: row_values(table, w, errors) for w in self._wanted(table)} if len(table) else {}
         found: dict[str, list[Array | None]] = {each.name: [None] * len(table) for each in self._outputs()}
         good = [number for number in range(len(table)) if number not in errors]
         for numbers, answer in self._answers(inputs, good):
@@ -176,14 +181,20 @@ class Model:
         labels = self._engine.labels(self._job.model, self._job.version).get(name, ())
         return classify(tensor_of(name, value, None), self._job.classes, labels).array()
 
-    def _wanted(self) -> list[Wanted]:
-        columns = self._job.columns
+    def _wanted(self, table: pa.Table) -> list[Wanted]:
+        """Return where inputs are: in columns of their names, or in those that a tape's rows have."""
+        columns = dict(self._job.columns)
+        for each in self._config.input:
+            recorded = f"in.{each.name}"
+            if each.name not in (*columns, *table.column_names) and recorded in table.column_names:
+                columns[each.name] = (recorded,)
         return [
             Wanted(
                 each.name,
                 tuple(columns.get(each.name, (each.name,))),
                 _datatype(each.data_type),
                 tuple(each.dims),
+                each.optional,
             )
             for each in self._config.input
             if not each.optional or each.name in columns
@@ -205,7 +216,7 @@ class Model:
             raise RowError(f"row {table[POSITION][number].as_py()}: {errors[number]}")
 
     def _answers(
-        self, inputs: Mapping[str, Sequence[Array] | Array], numbers: Sequence[int]
+        self, inputs: Mapping[str, Values], numbers: Sequence[int]
     ) -> Iterator[tuple[Sequence[int], dict[str, Array] | InferError]]:
         """Yield answers with the rows that each is for; errors are of single rows."""
         flying: deque[tuple[Sequence[int], Future[dict[str, Array]]]] = deque()
@@ -223,17 +234,18 @@ class Model:
                 else:  # which of them was it?
                     waiting.extendleft([number] for number in reversed(batch))
 
-    def _submit(
-        self, inputs: Mapping[str, Sequence[Array] | Array], batch: Sequence[int]
-    ) -> "Future[dict[str, Array]]":
+    def _submit(self, inputs: Mapping[str, Values], batch: Sequence[int]) -> "Future[dict[str, Array]]":
         joined: dict[str, Array] = {}
         for name, values in inputs.items():
+            first = values[batch[0]]
+            if first is None:  # as in all rows of the batch
+                continue
             if not self._config.max_batch_size:
-                joined[name] = values[batch[0]]
+                joined[name] = first
             elif isinstance(values, np.ndarray) and batch[-1] - batch[0] == len(batch) - 1:
                 joined[name] = values[batch[0] : batch[-1] + 1]
             else:
-                joined[name] = np.stack([values[number] for number in batch])
+                joined[name] = np.stack([value for number in batch if (value := values[number]) is not None])
         future: Future[dict[str, Array]] = Future()
         try:
             return self._engine.submit(
@@ -275,13 +287,12 @@ def _with_steps(name: str, read: Callable[[str], mc.ModelConfig]) -> dict[str, m
     return found
 
 
-def _batches(
-    inputs: Mapping[str, Sequence[Array] | Array], numbers: Sequence[int], rows: int
-) -> Iterator[Sequence[int]]:
-    """Divide rows into requests of at most so many, each of rows of equal shapes."""
-    alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+def _batches(inputs: Mapping[str, Values], numbers: Sequence[int], rows: int) -> Iterator[Sequence[int]]:
+    """Divide rows into requests of at most so many, each of rows with the same inputs and shapes."""
+    alike: dict[tuple[tuple[int, ...] | None, ...], list[int]] = {}
     for number in numbers:
-        alike.setdefault(tuple(values[number].shape for values in inputs.values()), []).append(number)
+        row = (values[number] for values in inputs.values())
+        alike.setdefault(tuple(None if each is None else each.shape for each in row), []).append(number)
     for group in alike.values():
         for start in range(0, len(group), rows):
             yield group[start : start + rows]

@@ -59,7 +59,7 @@ class Worker:
         return self.put(block, self.answer(self.read(block)))
 
     def read(self, block: Block) -> Rows:
-        return read(self._source, block)
+        return read(self._source, block, self._model.batched)
 
     def answer(self, rows: Rows) -> pa.Table:
         """Return what the model says of rows."""

@@ -5,7 +5,7 @@ beside `in.NAME.shape`. What was not kept is null. The metadata of a column has 
 there, as Parquet has no such type, and FP16 is FP32.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -89,10 +89,10 @@ def parts(rows: Iterator[Row], split: bool, score_of: Callable[[str], float | No
     for row in rows:
         score = score_of(row.key)
         whole = _joined(row)
-        batch = _batch(whole) if split else 0
-        if not batch:
+        number_of_rows = _batch(shape for _, shape in whole.values()) if split else 0
+        if not number_of_rows:
             yield Part(row, 0, whole, score)
-        for number in range(batch):
+        for number in range(number_of_rows):
             cut = {name: _row_of(values, shape, number) for name, (values, shape) in whole.items()}
             yield Part(row, number, cut, score)
 
@@ -125,9 +125,13 @@ def _values(tensor: TapeTensor) -> Any:
     return array.astype(np.float32) if tensor.datatype == "FP16" else array
 
 
-def _batch(tensors: Mapping[str, tuple[Any, tuple[int, ...]]]) -> int:
-    """Return how many rows all tensors have; 0 if they do not have as many."""
-    sizes = {shape[0] if shape else 0 for _, shape in tensors.values()}
+def batch(row: Row) -> int:
+    """Return how many rows all tensors of a request have; 0 if they do not have as many."""
+    return _batch(tensor.shape for _, tensor in _named(row))
+
+
+def _batch(shapes: Iterable[tuple[int, ...]]) -> int:
+    sizes = {shape[0] if shape else 0 for shape in shapes}
     return sizes.pop() if len(sizes) == 1 else 0
 
 

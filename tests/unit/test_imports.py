@@ -206,7 +206,7 @@ nereid.commands.new: app.core backends backends.pytorch backends.registry nereid
 nereid.commands.rollout: app.core.rollout nereid.commands nereid_client.tools
 nereid.commands.table:
 nereid.commands.tape: app.core app.core.feedback app.core.installed app.feedback app.protocol app.tape
-    nereid.commands nereid_client.tape nereid_client.tools
+    nereid.commands nereid.offline nereid_client.tape nereid_client.tools
 nereid.console: app.core app.core.files app.core.installed app.core.system app.ingress.rest.home app.native
     app.ray_adapter app.routing app.settings
 nereid.deployments: deployments
@@ -220,7 +220,7 @@ nereid.inprocess: app.core app.core.config app.core.installed app.core.observabi
     app.protocol.http app.settings app.settings.flag backends.python.api nereid nereid.engine
 nereid.migrate: app.core app.protocol app.protocol.tfserving
 nereid.offline: app.core app.core.installed app.protocol app.settings app.settings.flag nereid nereid.engine
-    nereid_client.tools
+    nereid_client.tape nereid_client.tools
 nereid.optimise: app.core app.core.config app.core.system backends.registry deployments.model_store
     deployments.rollout nereid nereid.commands nereid.optimise.trials nereid_client nereid_client.comparison
     nereid_client.tape nereid_client.tools nereid_client.tools.analyze nereid_client.tools.perf

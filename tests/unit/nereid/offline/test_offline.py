@@ -63,10 +63,3 @@ def test_a_failure_of_ray_is_a_sentence(monkeypatch: pytest.MonkeyPatch, text: s
     with pytest.raises(ActorsError) as caught:
         list(write_parts({}, ("", "", ""), [], 2, 0))
     assert str(caught.value).startswith(f"Ray's actors did not finish it: {said}. --resume goes on")
-
-
-def test_tape_is_no_file_of_rows_and_it_is_told_how_it_becomes_one(tmp_path: Path) -> None:
-    (tmp_path / "node").mkdir()
-    (tmp_path / "node" / "a-000001.open").touch()
-    with pytest.raises(InputError, match=f"'{tmp_path}' is a tape: `nereid tape export {tmp_path} rows.parq"):
-        open_source(str(tmp_path))

@@ -1,0 +1,168 @@
+"""The recorded requests of a model as rows: those of a block, and what blocks a tape has."""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from nereid.offline import tape_tables as tables
+from nereid_client.tape.records import ROW, Place, RecordFile
+from nereid_client.tape.rows import OMITTED, Row, TapeError, TapeTensor
+from nereid_client.tape.segments import OPEN, SEALED, decode_row
+
+ENDINGS: Final = (SEALED, OPEN)
+"""How the names of segments end."""
+_BLOCK_BYTES: Final = 32 << 20
+"""Bytes of the tensors of a block, unless one request has more."""
+
+
+class _Looked(NamedTuple):
+    """What the rows of a model in a segment are, by their heads.
+
+    Attributes:
+        datatypes: of their tensors, by column.
+        starts: the bytes at which they begin, and the end of the last one.
+        sizes: bytes of their tensors.
+        rows: of their batches; 1 for those that have no batch.
+    """
+
+    datatypes: dict[str, str]
+    starts: Sequence[int]
+    sizes: Sequence[int]
+    rows: Sequence[int]
+
+
+def datatypes(paths: Sequence[str], model: str) -> dict[str, str]:
+    """Return the datatypes of the columns of a model's rows, over all segments.
+
+    Raises:
+        TapeError: a segment cannot be read, or they differ.
+        OSError: likewise.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        for name, datatype in _looked(path, model).datatypes.items():
+            if found.setdefault(name, datatype) != datatype:
+                raise TapeError(f"'{name}' of model '{model}' is {found[name]}, and {datatype} in '{path}'")
+    return dict(sorted(found.items()))
+
+
+def ranges(path: str, model: str, rows: int) -> Iterator[tuple[int, int]]:
+    """Divide a segment: from the byte of a row to that behind another, with at most so many rows of batches.
+
+    Raises:
+        TapeError: it cannot be read.
+        OSError: likewise.
+    """
+    looked = _looked(path, model)
+    begin = count = size = 0
+    for at, (more, nbytes) in enumerate(zip(looked.rows, looked.sizes, strict=True)):
+        if at > begin and (count + more > rows or size + nbytes > _BLOCK_BYTES):
+            yield looked.starts[begin], looked.starts[at]
+            begin, count, size = at, 0, 0
+        count, size = count + more, size + nbytes
+    if count:
+        yield looked.starts[begin], looked.starts[-1]
+
+
+@lru_cache(maxsize=1024)
+def _looked(path: str, model: str) -> _Looked:
+    starts, sizes, rows = array("Q"), array("Q"), array("Q")
+    with _opened(path) as file:
+        found, _ = tables.datatypes(_counted(file, model, starts, sizes, rows))
+    return _Looked(found, starts, sizes, rows)
+
+
+def _counted(
+    file: RecordFile, model: str, starts: "array[int]", sizes: "array[int]", rows: "array[int]"
+) -> Iterator[Row]:
+    """Yield the rows of a model without their tensors' data, and write down what they are."""
+    end = 0
+    for place, row in _rows(file, model, file.places()):
+        starts.append(place.start)
+        sizes.append(row.nbytes)
+        rows.append(max(1, tables.batch(row)))
+        end = place.end
+        yield row
+    starts.append(end)
+
+
+def _rows(file: RecordFile, model: str, places: Iterator[Place]) -> Iterator[tuple[Place, Row]]:
+    """Yield the rows of a model without their tensors' data, and where they are."""
+    for place in places:
+        if place.kind == ROW:
+            with suppress(TapeError):  # which is no row of any model
+                row = decode_row(file, place, bodies=False)
+                if row.model == model:
+                    yield place, row
+
+
+def _opened(path: str) -> RecordFile:
+    """Open a segment, which may have been sealed since its name was read."""
+    try:
+        return RecordFile(path)
+    except FileNotFoundError:
+        if not path.endswith(OPEN):
+            raise
+        return RecordFile(Path(path).with_suffix(SEALED))
+
+
+class Read(NamedTuple):
+    """The rows of a block.
+
+    Attributes:
+        table: with the columns of `tape_tables`, without scores.
+        names: of the rows: the key of the request, and with `split` the row of its batch.
+        errors: why rows are not to be sent again, by row.
+    """
+
+    table: pa.Table
+    names: list[str]
+    errors: dict[int, str]
+
+
+def read(path: str, model: str, columns: Mapping[str, str], begin: int, end: int, split: bool) -> Read:
+    """Read the rows of a model in a segment.
+
+    Args:
+        path: of the segment.
+        model: whose rows.
+        columns: datatypes of the columns of tensors.
+        begin: the byte at which the first row begins.
+        end: that behind the last one.
+        split: a row for each row of a request's batch.
+
+    Raises:
+        TapeError: it is no segment any more, or has other tensors than its heads say.
+        OSError: it cannot be read.
+    """
+    whys: dict[str, str] = {}
+    with _opened(path) as file:
+        places = takewhile(lambda place: place.start < end, file.places(begin))
+        rows = (_whole(file, place, row, whys) for place, row in _rows(file, model, places))
+        parts = list(tables.parts(rows, split, lambda _: None))
+    table = tables.table(parts, columns, tables.schema(columns)).drop_columns(["score"])
+    names = [f"{part.row.key}:{part.number}" if split else part.row.key for part in parts]
+    errors = {at: whys[part.row.key] for at, part in enumerate(parts) if part.row.key in whys}
+    return Read(table, names, errors)
+
+
+def _whole(file: RecordFile, place: Place, row: Row, whys: dict[str, str]) -> Row:
+    """Return a row with its tensors' data; without them where they are damaged."""
+    whys |= {row.key: row.why_not} if row.why_not else {}
+    try:
+        return decode_row(file, place)
+    except TapeError as error:
+        whys[row.key] = str(error)
+    responses = tuple(replace(each, outputs=_omitted(each.outputs)) for each in row.responses)
+    return replace(row, inputs=_omitted(row.inputs), responses=responses)
+
+
+def _omitted(tensors: Sequence[TapeTensor]) -> tuple[TapeTensor, ...]:
+    return tuple(replace(each, state=OMITTED) for each in tensors)
