@@ -17,9 +17,10 @@ from app.core.drift.counts import (
 )
 from app.core.drift.spec import DriftSpec
 from app.core.drift.status import DriftStatus
-from app.core.errors import not_found
+from app.core.errors import not_found, unavailable
 from app.core.identifiers import name_of
 from app.routing.table import ModelState, VersionEntry
+from deployments.drift.kept import DriftStates, Keeps
 from deployments.drift.references import Known, References
 from deployments.drift.version import VersionDrift
 
@@ -49,29 +50,52 @@ class Sources(NamedTuple):
 class DriftMonitor:
     """The drift of the versions that are READY and have a reference, for the first 256 of them.
 
-    What was counted is lost with the process: evidence begins anew.
+    Args:
+        sources: what is read of the manager.
+        kept: has what a manager before has found, and keeps what this one finds; None keeps nothing.
+        clock: returns Unix seconds.
     """
 
-    def __init__(self, sources: Sources, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, sources: Sources, kept: Keeps | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         self._sources = sources
         self._clock = clock
+        self._states = DriftStates(kept, clock)
+        self._begun = self._looked = False
         self._references = References(sources.directory)
         self._versions: dict[Key, VersionDrift] = {}
         self._reports: dict[str, int] = {}
         self._crowded = False
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Look for references, and test what has come, every ten seconds."""
+        """Go on from what is kept; look for references, test and keep what has come, every ten seconds."""
+        await self.begin()
         while not is_stopping():
             try:
-                await self.look()
-                await self.test()
+                await self.step()
             except Exception:
                 logger.exception("watching models for drift")
             await pause(PERIOD_S)
 
+    async def begin(self) -> None:
+        """Go on from what is kept; before, nothing is watched and no report is taken."""
+        try:
+            self._reports = await self._states.read()
+        except Exception:
+            logger.exception("reading what is known of drift")
+        self._begun = True
+
+    async def step(self) -> None:
+        """Look for references, test what has come, and keep what was found."""
+        await self.look()
+        await self.test()
+        await self._states.keep(self._versions, self._reports)
+
     async def look(self) -> None:
         """Read the references that are new, and forget those that are gone; tell ingresses of that."""
+        if not self._begun:
+            return
         ready = [each for each in self._sources.entries() if each.state is ModelState.READY]
         found = await asyncio.to_thread(self._references.find, {entry.name for entry in ready})
         watched = {(entry.name, entry.version): entry for entry in ready if entry.name in found}
@@ -84,6 +108,7 @@ class DriftMonitor:
             key: self._watched(key, found[key[0]], watched[key].drift or DriftSpec())
             for key in keys[:MOST_WATCHED]
         }
+        self._looked = True
         if self._versions != before:
             await self._sources.changed()
 
@@ -92,8 +117,10 @@ class DriftMonitor:
         digest = f"{known.digest}:{key[1]}"  # versions share the file, and have outputs of their own in it
         if old is not None and (old.digest, old.rules) == (digest, spec):
             return old
-        logger.info("model '%s' version %d is watched for drift", name_of(key[0]), key[1])
-        return VersionDrift(digest, known.reference.of(key[1]), spec)
+        new = VersionDrift(digest, known.reference.of(key[1]), spec)
+        again = " again, with what was found before" if self._states.go_on(key, new) else ""
+        logger.info("model '%s' version %d is watched for drift%s", name_of(key[0]), key[1], again)
+        return new
 
     async def test(self) -> None:
         """Test what has come of every version."""
@@ -103,7 +130,13 @@ class DriftMonitor:
             await asyncio.sleep(0)  # other calls of the manager are answered between two versions
 
     def report(self, report: DriftReport) -> DriftAnswer:
-        """Add what an ingress has counted, once; return what is to be counted, and all figures."""
+        """Add what an ingress has counted, once; return what is to be counted, and all figures.
+
+        Raises:
+            InferError: UNAVAILABLE before the first look; a report comes again.
+        """
+        if not self._looked:
+            raise unavailable("the manager has not read its references yet")
         if report.number > self._reports.get(report.ingress, 0):
             self._reports.pop(report.ingress, None)  # the order of the dictionary is that of the reports
             self._reports[report.ingress] = report.number

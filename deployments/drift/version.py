@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from app.core.drift.cells import strays
 from app.core.drift.counts import FeatureFigures, RowCounts, VersionFigures
 from app.core.drift.distances import Distances, distances
@@ -17,12 +19,25 @@ WORST: Final = 8
 """Features that metrics show by name."""
 
 
+class VersionState(msgspec.Struct, frozen=True):
+    """What has come of the rows of a version, see `VersionDrift`."""
+
+    evidence: list[Evidence]
+    pending: RowCounts
+    recent: RowCounts
+    before: RowCounts
+    rows: int
+    quality: dict[str, dict[str, int]]
+    since: float
+
+
 class VersionDrift:
     """Adds up the rows of one version since its reference is used.
 
     Attributes:
         digest: of the text of the reference, and the version.
         rules: how it is watched.
+        rows: that were counted.
         since: when the alarm began, in Unix seconds; 0 for none.
     """
 
@@ -32,16 +47,36 @@ class VersionDrift:
         self._tensors = [tensor.name for tensor in reference.tensors for _ in tensor.features]
         self._evidence = [Evidence() for _ in self._features]
         self._pending = self._recent = self._before = RowCounts()
-        self._rows = 0
+        self.rows = 0
         self._quality: dict[str, dict[str, int]] = {}
         self.since = 0.0
 
+    @property
+    def state(self) -> VersionState:
+        """What has come of the rows so far."""
+        counts = self._pending, self._recent, self._before
+        quality = {tensor: dict(kinds) for tensor, kinds in self._quality.items()}
+        return VersionState(self._evidence, *counts, self.rows, quality, self.since)
+
+    def go_on(self, state: VersionState) -> bool:
+        """Go on from the state of another one of the same reference; return whether it is of that."""
+        counts = state.pending, state.recent, state.before
+        if len(state.evidence) != len(self._features) or not all(map(self._fits, filter(_any, counts))):
+            return False
+        self._evidence, self.rows, self.since = state.evidence, state.rows, state.since
+        self._pending, self._recent, self._before = counts
+        self._quality = state.quality
+        return True
+
+    def _fits(self, counts: RowCounts) -> bool:
+        return [len(cells) for cells in counts.cells] == [len(each.counts) for each in self._features]
+
     def add(self, counts: RowCounts) -> bool:
         """Add what an ingress has counted; return whether it is by this reference."""
-        if [len(cells) for cells in counts.cells] != [len(each.counts) for each in self._features]:
+        if not self._fits(counts):
             return False
         self._pending += counts
-        self._rows += counts.rows
+        self.rows += counts.rows
         self._count_quality(counts)
         return True
 
@@ -88,7 +123,7 @@ class VersionDrift:
         return VersionFigures(
             model,
             version,
-            self._rows,
+            self.rows,
             self.reference.made,
             bool(self.since),
             worst[0].evidence if worst else 0.0,
@@ -121,7 +156,7 @@ class VersionDrift:
             inputs.made,
             inputs.source,
             inputs.rows,
-            self._rows,
+            self.rows,
             shown.rows,
             tuple(self._states(shown)),
             self.since,
@@ -143,3 +178,7 @@ class VersionDrift:
                 evidence.alarmed,
                 self._distances(number),
             )
+
+
+def _any(counts: RowCounts) -> bool:
+    return bool(counts.cells)

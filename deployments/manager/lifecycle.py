@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from app.core.errors import invalid_arg
 from app.core.system.tasks import Tasks
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
+from deployments.drift.kept import KeptDrift
 from deployments.drift.monitor import DriftMonitor, Sources
 from deployments.manager import load_messages
 from deployments.manager.candidate import Candidate, LoadPlan
@@ -24,7 +25,10 @@ from deployments.manager.model_locks import ModelLocks, who_asked
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
 from deployments.rollout.rollouts import Begin, Rollouts
+from deployments.rollout.storage.kept import Kept
+from deployments.rollout.storage.state_files import StateFiles
 from deployments.spec import Description
+from deployments.stored import Store
 
 logger = logging.getLogger(__name__)
 
@@ -366,6 +370,21 @@ class Lifecycle(Entries):
         await self._publisher.wait_acknowledged(number, expected)
 
 
-def drift_monitor(lifecycle: Lifecycle, catalog: Catalog) -> DriftMonitor:
-    """Return what watches the models of a manager for drift."""
-    return DriftMonitor(Sources(lambda: lifecycle.effective, catalog.directory, lifecycle.publish))
+def drift_monitor(
+    lifecycle: Lifecycle,
+    catalog: Catalog,
+    places: tuple[Store, StateFiles | None, Collection[str]] | None = None,
+) -> DriftMonitor:
+    """Return what watches the models of a manager for drift.
+
+    Args:
+        lifecycle: has the models.
+        catalog: has their directories.
+        places: the cluster's store, files and repositories, where what is found is kept; None keeps nothing.
+    """
+    sources = Sources(lambda: lifecycle.effective, catalog.directory, lifecycle.publish)
+    if places is None:
+        return DriftMonitor(sources)
+    store, files, repositories = places
+    # What another server of these repositories has counted are no rows of this one.
+    return DriftMonitor(sources, Kept(store, files, "drift", KeptDrift, repositories, lambda _: False))

@@ -113,7 +113,7 @@ class RepositoryManager:
             rollouts, self.lifecycle, judge, self._background, self._scaler.missing, executions, cost.minutes
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
-        self._drift = drift_monitor(self.lifecycle, self._catalog)
+        self._drift = drift_monitor(self.lifecycle, self._catalog, kept)
         startup = settings.repository.startup_models
         self._started = StartedModels(StoredValues(store, STARTED), key, startup)
         self._start: asyncio.Task[None] | None = None

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import msgspec
 import numpy as np
@@ -10,16 +11,34 @@ import pytest
 from app.core.drift.counts import DriftAnswer, DriftReport, VersionCounts
 from app.core.drift.extraction import Rows
 from app.core.drift.reference import REFERENCE_FILE, encode_reference
+from app.core.drift.spec import DriftSpec
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
 from app.drift.counter import RowCounter
 from app.routing.table import ModelState, VersionEntry
+from deployments.drift.kept import KEEP_S, KeptDrift
 from deployments.drift.monitor import DriftMonitor, Sources
 from tests.unit.app.drift_fakes import reference
 from tests.unit.app.routing_fakes import entry
 
 REFERENCE = reference(width=13, outputs="OUT")
 RNG = np.random.default_rng(4)
+
+
+class Memory:
+    """Keeps documents as they are written."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, bytes] = {}
+        self.writes = 0
+
+    async def read(self) -> dict[str, KeptDrift]:
+        return {name: msgspec.json.decode(text, type=KeptDrift) for name, text in self.texts.items()}
+
+    async def write(self, name: str, small: bytes, whole: bytes) -> None:
+        assert small == whole
+        self.writes += 1
+        self.texts[name] = small
 
 
 class Bench:
@@ -30,8 +49,18 @@ class Bench:
         self.entries: list[VersionEntry] = [entry("m"), entry("other")]
         self.changes = 0
         self.time = 0.0
+        self.kept = Memory()
+        self.monitor = self.new_monitor()
+
+    def new_monitor(self) -> DriftMonitor:
         sources = Sources(lambda: self.entries, self.directory, self.changed)
-        self.monitor = DriftMonitor(sources, lambda: self.time)
+        return DriftMonitor(sources, self.kept, lambda: self.time)
+
+    async def restart(self) -> None:
+        """Start another monitor in place of this one, which has been killed."""
+        self.monitor = self.new_monitor()
+        await self.monitor.begin()
+        await self.monitor.step()
 
     def directory(self, name: str) -> Path | None:
         return self.root / name if (self.root / name).is_dir() else None
@@ -48,8 +77,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+async def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path)
+    await made.monitor.begin()
+    return made
 
 
 class Ingress:
@@ -79,6 +110,8 @@ class Ingress:
 
 
 async def test_references_are_found_and_told_once(bench: Bench) -> None:
+    with pytest.raises(InferError, match="not read its references yet"):
+        bench.ask()
     await bench.monitor.look()
     assert bench.ask() == DriftAnswer() and bench.changes == 0
     bench.write()
@@ -135,6 +168,7 @@ async def test_two_ingresses_equal_one_exactly(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         bench = Bench(tmp_path / str(number))
         bench.write()
+        await bench.monitor.begin()
         await bench.monitor.look()
         ingresses = [Ingress(bench, f"i{each}") for each in range(number)]
         for at, row in enumerate(rows):
@@ -217,3 +251,68 @@ def test_a_model_that_is_not_watched_says_what_to_do(bench: Bench) -> None:
     with pytest.raises(InferError, match="'nereid drift reference m' makes") as caught:
         bench.monitor.status("m")
     assert caught.value.code is ErrorCode.NOT_FOUND
+
+
+async def test_restart_of_the_manager_goes_on_where_it_was(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    bench.write()
+    await bench.monitor.step()
+    ingress = Ingress(bench)
+    for _ in range(3):
+        ingress.add(1000, 1.0)
+        last = ingress.report()
+        bench.time += KEEP_S
+        await bench.monitor.step()
+    before, figures = bench.monitor.status("m"), bench.ask().figures
+    assert before.since and before.rows == 3000
+    await bench.restart()
+    assert (bench.monitor.status("m"), bench.ask().figures) == (before, figures)
+    assert "is watched for drift again, with what was found before" in caplog.text
+    bench.monitor.report(last)  # its answer did not arrive
+    assert bench.monitor.status("m").rows == 3000
+    ingress.add(100)
+    ingress.report()
+    assert bench.monitor.status("m").rows == 3100
+    assert bench.monitor.marked([("m", "1", "READY", "")]) == [("m", "1", "READY", "drift: IN[3]")]
+
+
+async def test_what_was_found_by_another_reference_or_rule_is_forgotten(bench: Bench) -> None:
+    bench.write()
+    await bench.monitor.step()
+    ingress = Ingress(bench)
+    ingress.add(300)
+    ingress.report()
+    await bench.monitor.step()
+    assert bench.kept.texts
+    bench.entries[0] = msgspec.structs.replace(bench.entries[0], drift=DriftSpec(alpha=0.01))
+    await bench.restart()
+    assert bench.monitor.status("m").rows == 0
+
+
+async def test_model_is_kept_twice_a_minute_and_when_its_alarm_changes(bench: Bench) -> None:
+    bench.write()
+    await bench.monitor.step()
+    assert bench.kept.writes == 0  # nothing was counted
+    ingress, writes = Ingress(bench), []
+    for shift in (0, 0, 0, 0, 2):
+        bench.time += KEEP_S / 3
+        ingress.add(1000, shift)
+        ingress.report()
+        await bench.monitor.step()
+        writes.append(bench.kept.writes)
+    assert writes == [1, 1, 1, 2, 3]
+    bench.time += KEEP_S
+    await bench.monitor.step()
+    assert bench.kept.writes == 3  # nothing has come
+
+
+async def test_store_that_cannot_be_read_begins_anew(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bench.kept, "read", AsyncMock(side_effect=RuntimeError("no store")))
+    bench.write()
+    await bench.restart()
+    assert bench.monitor.status("m").rows == 0
+    assert "reading what is known of drift" in caplog.text
