@@ -19,6 +19,7 @@ from app.core.cost.rows import Kind, LedgerRow, hour_of, summed
 from app.core.cost.split import Share, VersionSplit
 from app.core.files.private_files import state_directory
 from app.core.identifiers import name_of
+from app.core.observability.reporter import ReportNumbers
 from app.settings.settings import ServerSettings
 from deployments.cost.totals import Totals
 
@@ -28,8 +29,6 @@ pause: Final = asyncio.sleep
 
 _STEP_S: Final = 1.0
 _FLUSH_STEPS: Final = 60
-_INGRESSES: Final = 4096
-"""Ingresses whose last report is remembered."""
 _KEPT_ROWS: Final = 20_000
 """Rows that wait for a ledger that cannot be written: the newest are left out."""
 
@@ -62,7 +61,7 @@ class CostBook:
         self._splits: dict[tuple[str, int], VersionSplit] = {}
         self._rows: list[LedgerRow] = []
         self._totals = Totals()
-        self._reports: dict[str, int] = {}
+        self._reports = ReportNumbers()
         self._named = False
         self._budgets: dict[str, str] = {}
         self._spending = Spending()
@@ -87,11 +86,7 @@ class CostBook:
 
     async def report(self, report: CostReport) -> CostAnswer:
         """Add what an ingress reports, once; return the figures of the whole server."""
-        if report.number > self._reports.get(report.ingress, 0):
-            self._reports.pop(report.ingress, None)  # the order of the dictionary is that of the reports
-            self._reports[report.ingress] = report.number
-            if len(self._reports) > _INGRESSES:
-                del self._reports[next(iter(self._reports))]
+        if self._reports.add(report.ingress, report.number):
             self._named = self._named or report.calls is not None
             for call in report.calls or ():
                 self._add_call(report.node, call)

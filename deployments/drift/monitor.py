@@ -19,6 +19,7 @@ from app.core.drift.spec import DriftSpec
 from app.core.drift.status import DriftStatus
 from app.core.errors import not_found, unavailable
 from app.core.identifiers import name_of
+from app.core.observability.reporter import ReportNumbers
 from app.routing.table import ModelState, VersionEntry
 from deployments.drift.kept import DriftStates, Keeps
 from deployments.drift.references import Known, References
@@ -28,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 pause: Final = asyncio.sleep
 
-_INGRESSES: Final = 4096
-"""Ingresses whose last report is remembered."""
 Key = tuple[str, int]
 
 
@@ -65,7 +64,7 @@ class DriftMonitor:
         self._begun = self._looked = False
         self._references = References(sources.directory)
         self._versions: dict[Key, VersionDrift] = {}
-        self._reports: dict[str, int] = {}
+        self._reports = ReportNumbers()
         self._crowded = False
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
@@ -81,7 +80,7 @@ class DriftMonitor:
     async def begin(self) -> None:
         """Go on from what is kept; before, nothing is watched and no report is taken."""
         try:
-            self._reports = await self._states.read()
+            self._reports = ReportNumbers(await self._states.read())
         except Exception:
             logger.exception("reading what is known of drift")
         self._begun = True
@@ -90,7 +89,7 @@ class DriftMonitor:
         """Look for references, test what has come, and keep what was found."""
         await self.look()
         await self.test()
-        await self._states.keep(self._versions, self._reports)
+        await self._states.keep(self._versions, self._reports.last)
 
     async def look(self) -> None:
         """Read the references that are new, and forget those that are gone; tell ingresses of that."""
@@ -137,11 +136,7 @@ class DriftMonitor:
         """
         if not self._looked:
             raise unavailable("the manager has not read its references yet")
-        if report.number > self._reports.get(report.ingress, 0):
-            self._reports.pop(report.ingress, None)  # the order of the dictionary is that of the reports
-            self._reports[report.ingress] = report.number
-            if len(self._reports) > _INGRESSES:
-                del self._reports[next(iter(self._reports))]
+        if self._reports.add(report.ingress, report.number):
             for counts in report.versions:
                 self._add(counts)
         known = {*report.known}

@@ -14,6 +14,7 @@ import msgspec
 from app.core.cost.reports import VersionSaving
 from app.core.errors import invalid_arg
 from app.core.identifiers import name_of
+from app.core.observability.reporter import ReportNumbers
 from app.core.rollout.history import RejectedVersion, ServedEvent, rejection_text
 from app.core.rollout.outcomes import OutcomeReport, StepOutcomes
 from app.core.rollout.saving import Saving
@@ -47,8 +48,6 @@ class Routed(NamedTuple):
     fingerprint: str
 
 
-_INGRESSES: Final = 4096
-"""Ingresses whose last report is remembered."""
 _CONTENTS: Final = 4096
 """Versions whose content is remembered."""
 
@@ -76,7 +75,7 @@ class Rollouts:
         self._waiting: set[str] = set()
         self._contents: dict[tuple[str, int, str], str] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._reports: dict[str, int] = {}
+        self._reports = ReportNumbers()
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -358,12 +357,8 @@ class Rollouts:
 
     def count(self, report: OutcomeReport) -> list[tuple[str, str]]:
         """Add a report, once; return the models whose candidates are unavailable, and why."""
-        if report.number <= self._reports.get(report.ingress, 0):
+        if not self._reports.add(report.ingress, report.number):
             return []
-        self._reports.pop(report.ingress, None)  # the order of the dictionary is that of the reports
-        self._reports[report.ingress] = report.number
-        if len(self._reports) > _INGRESSES:
-            del self._reports[next(iter(self._reports))]
         lost = []
         for step in report.steps:
             record = self.add(step, report.ingress)

@@ -145,8 +145,8 @@ deployments.bls: app.core app.core.cost app.core.observability app.core.system a
     app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.transport.loops backends
     backends.python.api deployments deployments.execution
 deployments.builder: app.core app.ray_adapter.serve
-deployments.cost: app.core app.core.cost app.core.files app.settings
-deployments.drift: app.core app.core.drift app.routing deployments.model_store
+deployments.cost: app.core app.core.cost app.core.files app.core.observability app.settings
+deployments.drift: app.core app.core.drift app.core.observability app.routing deployments.model_store
 deployments.environments: app.core app.core.files backends backends.python.worker backends.registry
     deployments.model_store
 deployments.event_loop_execution: app.transport.loops backends
@@ -173,8 +173,8 @@ deployments.replica: app.cache app.core app.core.config app.core.cost app.core.f
     deployments.scheduling.dynamic
 deployments.residency: app.core app.core.system app.routing app.settings deployments
 deployments.rollout: app.core app.core.config app.core.cost app.core.feedback app.core.installed
-    app.core.rollout app.core.system app.routing app.transport.channel deployments deployments.model_store
-    deployments.rollout.judging deployments.rollout.storage nereid_client.comparison
+    app.core.observability app.core.rollout app.core.system app.routing app.transport.channel deployments
+    deployments.model_store deployments.rollout.judging deployments.rollout.storage nereid_client.comparison
 deployments.rollout.judging: app.core app.core.cost app.core.feedback app.core.rollout app.core.system
     nereid_client.comparison
 deployments.rollout.storage: app.core app.core.files deployments

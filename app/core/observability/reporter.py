@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import ClassVar, Final, Generic, TypeVar
 
@@ -18,6 +18,8 @@ pause: Final = asyncio.sleep
 
 _LEAST_S: Final = 0.2
 """From one report to one that is hurried: what hurries may come many times a second."""
+_INGRESSES: Final = 4096
+"""Ingresses whose last report is remembered."""
 
 
 class Reporter(ABC, Generic[R, A]):
@@ -89,3 +91,24 @@ class Reporter(ABC, Generic[R, A]):
         answer = await self._send(sent)
         self._sending = None
         self.heard(sent, answer)
+
+
+class ReportNumbers:
+    """Tells at the other end which reports are new.
+
+    Attributes:
+        last: the number of each ingress's last report.
+    """
+
+    def __init__(self, last: Mapping[str, int] | None = None) -> None:
+        self.last = dict(last or {})
+
+    def add(self, ingress: str, number: int) -> bool:
+        """Note a report; return whether it is new, and no repetition of what has arrived."""
+        if number <= self.last.get(ingress, 0):
+            return False
+        self.last.pop(ingress, None)  # the order of the dictionary is that of the reports
+        self.last[ingress] = number
+        if len(self.last) > _INGRESSES:
+            del self.last[next(iter(self.last))]
+        return True

@@ -69,3 +69,12 @@ async def test_what_fails_is_sent_again_and_the_loop_goes_on(
         running.cancel()
     assert manager.got[0] == "1" and counted.answers[0] == ("1", 1)
     assert "tests: reported again: away" in caplog.text and "reporting tests" in caplog.text
+
+
+def test_a_report_is_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = reporter.ReportNumbers()
+    assert [numbers.add("a", number) for number in (1, 1, 2, 1, 4)] == [True, False, True, False, True]
+    assert numbers.add("b", 1)
+    monkeypatch.setattr(reporter, "_INGRESSES", 2)
+    assert numbers.add("a", 5) and numbers.add("c", 1)
+    assert numbers.add("b", 1), "the one that has been silent for longest is forgotten"
