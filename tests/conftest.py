@@ -1,7 +1,8 @@
 """What every suite shares: one real server over the example repository, started once a session."""
 
+import gc
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,29 @@ OPENAI_PORT = free_port()
 """The ports of the fronts for platforms."""
 VERTEX_AI_ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
 _ENVIRONMENT = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "simple", **VERTEX_AI_ROUTES}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the tests without the collector, which would look at all that is there again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def old_objects_frozen() -> Iterator[None]:
+    """Have the collector look at what a module's tests make, and at nothing that was there before.
+
+    A full collection takes a second where it looks at all that thousands of tests are and have left. Garbage
+    that warns is found at the end of its own module.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 def bounded(seconds: float, memory: int | None = None) -> Iterator[None]:
     """Fail where the code in the block takes more processor time, or more bytes, even for a moment.
 
-    Collections of garbage that fall into the block look at its own objects only: one of all objects of a
-    process that has run many tests takes over a second.
+    Collections of garbage that fall into the block look at its own objects only.
 
     Args:
         seconds: of processor time, of all threads; with `memory` measuring is included, which is slow.
@@ -30,4 +29,3 @@ def bounded(seconds: float, memory: int | None = None) -> Iterator[None]:
             assert tracemalloc.get_traced_memory()[1] < memory
     finally:
         tracemalloc.stop()
-        gc.unfreeze()

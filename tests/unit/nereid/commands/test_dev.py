@@ -78,6 +78,7 @@ def test_a_repository_is_served_and_followed(tmp_path: Path, capsys: pytest.Capt
     stop = threading.Event()
     serving = threading.Thread(target=dev.serve, args=(dev.settings_of([str(tmp_path), *flags]), stop))
     thresholds = gc.get_threshold()
+    frozen, objects = gc.get_freeze_count(), [list[int]() for _ in range(10_000)]
     serving.start()
     try:
         printed = ""
@@ -91,14 +92,14 @@ def test_a_repository_is_served_and_followed(tmp_path: Path, capsys: pytest.Capt
         assert "1 of 1 models are ready" in printed
         with urllib.request.urlopen(f"http://127.0.0.1:{ports[0]}/v2/health/ready", timeout=5) as answer:
             assert answer.status == 200
-        block_until(lambda: gc.get_freeze_count() > 10_000)  # or each collection stops requests for 50 ms
+        # Or each collection stops requests for 50 ms.
+        block_until(lambda: gc.get_freeze_count() > frozen + len(objects) / 2)
         (tmp_path / "m" / "1" / "model.py").write_text(source("raise ValueError", head="1 / 0"))
         block_until(lambda: shows("NOT loaded"))
         block_until(lambda: shows("ZeroDivisionError"))
     finally:
         stop.set()
         serving.join(20)
-        gc.unfreeze()
         gc.set_threshold(*thresholds)
     assert not serving.is_alive()
 

@@ -18,9 +18,7 @@ from tests.waiting import block_until
 def plane() -> Iterator[LoopThread]:
     made = LoopThread("test")
     gc.disable()
-    gc.freeze()  # what other tests have made would cost each collection a second
     yield made
-    gc.unfreeze()
     gc.enable()
     made.stop()
 
