@@ -39,18 +39,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def old_objects_frozen() -> Iterator[None]:
-    """Have the collector look at what a module's tests make, and at nothing that was there before.
-
-    A full collection takes a second where it looks at all that thousands of tests are and have left. Garbage
-    that warns is found at the end of its own module.
-    """
-    yield
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(scope="session")
 def nereid_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server in mode NONE over the example repository and the models of the contract suite.

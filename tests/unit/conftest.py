@@ -1,5 +1,6 @@
 """What tests of several packages use."""
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -23,6 +24,18 @@ def no_cluster() -> Iterator[None]:
         patch.setattr(ray, "init", refuse)
         patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def old_objects_frozen() -> Iterator[None]:
+    """Have the collector look at what a module's tests make, and at nothing that was there before.
+
+    A full collection takes a second where it looks at all that thousands of tests are and have left. Garbage
+    that warns is found at the end of its own module.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")
