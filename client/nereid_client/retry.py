@@ -16,6 +16,8 @@ T = TypeVar("T")
 Attempt = Callable[[float], Awaitable[T]]
 """Sends a call, given the seconds that are left."""
 
+pause: Final = asyncio.sleep
+
 FIRST_CONTACT: Final = 5.0
 """Seconds for which a server is tried that was never reached."""
 _FIRST_PAUSE: Final = 0.05
@@ -56,7 +58,7 @@ async def repeated(attempt: Attempt[T], timeout: float, repeat: bool, contact: C
     Raises:
         ServerError: of the last attempt.
     """
-    begun, pause = monotonic(), _FIRST_PAUSE
+    begun, longest = monotonic(), _FIRST_PAUSE
     end = begun + timeout
     while True:
         left = end - monotonic()
@@ -69,11 +71,11 @@ async def repeated(attempt: Attempt[T], timeout: float, repeat: bool, contact: C
             last = end if contact.made else min(end, begun + FIRST_CONTACT)
         except Unavailable as error:
             contact.made, unavailable, last = True, error, end
-        wait = max(unavailable.retry_after, random.uniform(pause / 2, pause))
+        wait = max(unavailable.retry_after, random.uniform(longest / 2, longest))
         if not repeat or monotonic() + wait >= last:
             raise unavailable
-        await asyncio.sleep(wait)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        await pause(wait)
+        longest = min(2 * longest, _LONGEST_PAUSE)
 
 
 class Hedger:

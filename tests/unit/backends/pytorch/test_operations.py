@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,44 +72,50 @@ def test_library_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
         Served(TorchBackend, config(_CONFIG % "ops.so"), folder)
 
 
+_LIBRARY = """
+import torch
+library = torch.library.Library("{0}", "DEF")
+library.define("{1}(Tensor x) -> Tensor")
+library.impl("{1}", lambda x: x + 3, "CPU")
+"""
 _SAVED = """
-import sys, torch
-library = torch.library.Library(sys.argv[1], "DEF")
-library.define(sys.argv[2] + "(Tensor x) -> Tensor")
-library.impl(sys.argv[2], lambda x: x + 3, "CPU")
 class Shift(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return getattr(getattr(torch.ops, sys.argv[1]), sys.argv[2])(x)
-torch.jit.trace(Shift(), torch.zeros(1, 2)).save(sys.argv[3])
+        return torch.ops.{0}.{1}(x)
+torch.jit.trace(Shift(), torch.zeros(1, 2)).save("{2}")
+del library
 """
+_OPERATIONS = (("nereid_none", "shifted"), ("torchvision", "gone"), ("torchvision", "nms"))
 
 
-def shifting(folder: Path, library: str, operation: str) -> Path:
-    """A module that calls an operation which only another process has."""
-    (folder / "1").mkdir(parents=True)
-    words = [sys.executable, "-W", "ignore", "-c", _SAVED, library, operation]
-    subprocess.run([*words, str(folder / "1" / "model.pt")], check=True)
-    return folder
+@pytest.fixture(scope="module")
+def shifting(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The directory of a module that calls an operation which only another process has had."""
+    root = tmp_path_factory.mktemp("shifting")
+    program = ""
+    for library, operation in _OPERATIONS:
+        path = root / library / operation / "x" / "1" / "model.pt"
+        path.parent.mkdir(parents=True)
+        program += (_LIBRARY + _SAVED).format(library, operation, path)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
+    return lambda library, operation: root / library / operation / "x"
 
 
-def test_unknown_operation_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_unknown_operation_is_named_with_what_to_do(shifting: Callable[[str, str], Path]) -> None:
     plain = config((_CONFIG % "").replace('model_operations { op_library_filename: "" }', ""))
     with pytest.raises(InferError, match="unknown operation 'nereid_none::shifted': 'op_library_filename'"):
-        Served(TorchBackend, plain, shifting(tmp_path / "a" / "x", "nereid_none", "shifted"))
+        Served(TorchBackend, plain, shifting("nereid_none", "shifted"))
     with pytest.raises(InferError, match="'torchvision::gone': it is of the package torchvision"):
-        Served(TorchBackend, plain, shifting(tmp_path / "b" / "x", "torchvision", "gone"))
+        Served(TorchBackend, plain, shifting("torchvision", "gone"))
 
 
 def test_operations_of_torchvision_are_imported_where_a_model_calls_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shifting: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in = (
-        _SAVED.replace("sys.argv[1]", '"torchvision"').replace("sys.argv[2]", '"nms"').partition("class")[0]
-    )
-    (tmp_path / "torchvision.py").write_text(stand_in)
+    (tmp_path / "torchvision.py").write_text(_LIBRARY.format("torchvision", "nms"))
     monkeypatch.syspath_prepend(tmp_path)
     plain = config((_CONFIG % "").replace('model_operations { op_library_filename: "" }', ""))
-    served = Served(TorchBackend, plain, shifting(tmp_path / "x", "torchvision", "nms"))
+    served = Served(TorchBackend, plain, shifting("torchvision", "nms"))
     assert served(infer({"x": np.zeros((1, 2), np.float32)}))[0].arrays["y__0"].tolist() == [[3, 3]]
 
 

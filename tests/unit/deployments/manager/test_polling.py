@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.routing.table import ModelState
+from deployments.drift import monitor
 from deployments.manager import polling
 from deployments.manager.manager import RepositoryManager
 from deployments.manager.polling import Poller
@@ -225,6 +226,7 @@ async def test_polling_ends_without_a_word_when_the_server_stops(
     bench: Bench, polled: Polled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.add("m")
+    monkeypatch.setattr(monitor, "pause", lambda _: asyncio.sleep(0.01))  # what else runs until then
     made = await polled.start()
 
     def stop() -> None:

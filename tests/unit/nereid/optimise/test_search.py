@@ -57,7 +57,7 @@ def test_the_same_model_agrees_and_is_no_faster(small: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "limits", "why"),
     [
-        ("hangs", Limits(8.0, 4 << 30), "build: ended at its limit of 8 s"),
+        ("hangs", Limits(3.0, 4 << 30), "build: ended at its limit of 3 s"),
         ("greedy", Limits(120.0, 1 << 30), "its limit"),
         ("crashes", Limits(120.0, 4 << 30), "build: crashed: SIGSEGV"),
     ],

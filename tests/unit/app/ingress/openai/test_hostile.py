@@ -64,7 +64,7 @@ def test_a_client_that_reads_nothing_is_cut_off(opened: Callable[..., Running]) 
     context = running._fronts[-1]._context  # type: ignore[attr-defined]
     object.__setattr__(context, "limits", msgspec.structs.replace(context.limits, stream_bytes=1 << 20))
     with socket.create_connection(("127.0.0.1", running.http_port)) as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)  # less than a segment waits for timers
         slow.sendall(REQUEST)
         block_until(lambda: any(call.cancelled for call in service.calls))
         received = b""

@@ -14,7 +14,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from backends.python.backend import PythonBackend
-from backends.python.worker import supervisor
+from backends.python.worker import process, supervisor
 from backends.python.worker.activation import environment_variables
 from backends.python.worker.supervisor import Supervisor, delay
 from tests import environments
@@ -48,8 +48,11 @@ def test_a_process_that_dies_is_started_again(
     served.close()
 
 
-def test_a_process_that_dies_beside_its_own_children(python: Path, tmp_path: Path) -> None:
+def test_a_process_that_dies_beside_its_own_children(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They were forked with the sockets to the replica, which do not close with the process."""
+    monkeypatch.setattr(process, "_KILLED_S", 0.5)
     served = Served(PythonBackend, config(text()), write(tmp_path, MODEL), interpreter=python)
     (child,) = told(ask(served, "forks"))
     try:

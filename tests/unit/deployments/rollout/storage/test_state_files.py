@@ -45,8 +45,10 @@ def test_what_is_written_is_read_by_kind_and_repository(root: Path) -> None:
     made.write("rollout", "m", b"2")
     made.write("rollout", "a/b", b"3")
     made.write("served", "m", b"4")
-    files(root, "s3://bucket").write("rollout", "m", b"5")
+    bucket = files(root, "s3://bucket")
+    bucket.write("rollout", "m", b"5")
     made.close()
+    bucket.close()
     assert {text for text, _ in read(root)} == {b"2", b"3"}
     assert read(root, kind="served") == [(b"4", True)]
     assert len(read(root, "/models", "s3://bucket")) == 3 and read(root, "/elsewhere") == []
