@@ -56,6 +56,7 @@ ENDLESS: Final = (
 )
 MODELS: Final = {"plain": (10, 1, PLAIN), "long": (2000, 2000, PLAIN), "endless": (1, 1, ENDLESS)}
 """Pieces of a text, words of a piece, and the template of chats."""
+MESSAGES: Final = b'{"model":"plain","messages":[%b1]}'
 CONNECTIONS: Final = 2
 SETTLE_S: Final = 0.5
 """After the end of a client, until the server has none of its requests any more."""
@@ -149,13 +150,15 @@ async def leaves(port: int) -> None:
 
 ORDINARY: Final = "ordinary"
 LONG: Final = "reads"
-USUAL: Final = {"reads_nothing": LONG, "arguments": "prompt"}
+USUAL: Final = {"reads_nothing": LONG, **dict.fromkeys(("arguments", "objects", "numbers"), "prompt")}
 """What is as much work as a kind, and ordinary: of others it is short chats, without a pause."""
 KINDS: Final[dict[str, Callable[[], Act]]] = {
     ORDINARY: lambda: repeated(chat(stream=True)),
     LONG: lambda: repeated(chat(model="long", stream=True)),
     "prompt": lambda: repeated(chat(messages=[{"role": "user", "content": "x" * (10 << 20)}])),
     "arguments": lambda: repeated(with_arguments(10 << 20)),
+    "objects": lambda: repeated(posted(MESSAGES % (b'{"a":1},' * (10 << 17)))),
+    "numbers": lambda: repeated(posted(MESSAGES % (b"1," * (5 << 20)))),
     "n": lambda: repeated(chat(n=10**9)),
     "stops": lambda: repeated(chat(stop=["x" * 65536] * 16)),
     "schemas": lambda: repeated(nested(60)),

@@ -1,12 +1,17 @@
 """Routes whose bodies are JSON objects that name a model."""
 
-from app.core.system.tasks import by_size
+from typing import Final
+
+from app.core.system.tasks import InTurn
 from app.ingress.compatible.route import TaskRoute
 from app.ingress.openai.catalog import Catalog
 from app.ingress.rest.context import RouteContext
 from app.protocol.http.http1 import RequestHead
 from app.protocol.openai.errors import invalid
 from app.protocol.openai.fields import MAX_NAME, Fields, parse_body
+
+BODIES: Final = InTurn("openai-bodies")
+"""Reads the long bodies of this process."""
 
 
 class BodyRoute(TaskRoute):
@@ -36,5 +41,5 @@ class BodyRoute(TaskRoute):
         """
         if not self._plain:
             raise invalid("Unsupported content-encoding, only 'identity' is supported.")
-        fields = Fields(await by_size(len(body), parse_body, body, self.context.max_input_size))
+        fields = Fields(await BODIES.by_size(len(body), parse_body, body, self.context.max_input_size))
         return fields.required_text("model", MAX_NAME), fields

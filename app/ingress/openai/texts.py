@@ -10,7 +10,7 @@ from app.core.inference import Call
 from app.core.system.tasks import by_size
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.http1.exchange import Exchange, describe_error
-from app.ingress.openai.body_route import BodyRoute
+from app.ingress.openai.body_route import BODIES, BodyRoute
 from app.ingress.openai.catalog import Catalog, Found
 from app.ingress.openai.exchange import OpenAIExchange
 from app.ingress.openai.job import Job, Kind
@@ -58,11 +58,11 @@ class TextRoute(BodyRoute):
         name, fields = await self.read(body)
         found = await self.catalog.find(name, self._kind.task)
         known = frozenset(found.entry.inputs)
-        request = await by_size(size, self._kind.read, fields, found.text, known, self._defaults)
+        request = await BODIES.by_size(size, self._kind.read, fields, found.text, known, self._defaults)
         if request.chat is not None and not found.text.renders:
             request.prompts = [await self._rendered(found, request.chat, size)]
         job = Job(self._kind, found, request, self._defaults.max_tool_bytes)
-        requests = await by_size(size, job.requests, exchange.request_id, limit)
+        requests = await BODIES.by_size(size, job.requests, exchange.request_id, limit)
         await (self._stream if request.stream else self._whole)(exchange, job, requests)
 
     async def _rendered(self, found: Found, chat: Mapping[str, Any], size: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from app.core.system.tasks import by_size
 from app.core.tensors import InferRequest, InferResponse
 from app.ingress.http1.exchange import Exchange
-from app.ingress.openai.body_route import BodyRoute
+from app.ingress.openai.body_route import BODIES, BodyRoute
 from app.ingress.openai.catalog import Catalog, Found
 from app.ingress.openai.exchange import OpenAIExchange
 from app.ingress.rest.context import RouteContext
@@ -92,7 +92,7 @@ class EmbeddingsRoute(_VectorRoute):
 
     async def _answer(self, exchange: OpenAIExchange, name: str, fields: Fields, size: int) -> bytes:
         found = await self.catalog.find(name, "embeddings")
-        asked = await by_size(size, read_embeddings, fields, found.text, found.entry.inputs)
+        asked = await BODIES.by_size(size, read_embeddings, fields, found.text, found.entry.inputs)
         vectors, tokens = await self._embedded(exchange, found, asked.inputs, asked.caller, asked.dimensions)
         written = sum(part.nbytes for part in vectors)
         return await by_size(written, encode_embeddings, name, vectors, asked.base64, tokens)
@@ -103,7 +103,7 @@ class RerankRoute(_VectorRoute):
 
     async def _answer(self, exchange: OpenAIExchange, name: str, fields: Fields, size: int) -> bytes:
         found = await self.catalog.find(name, "rerank")
-        asked = await by_size(size, read_rerank, fields)
+        asked = await BODIES.by_size(size, read_rerank, fields)
         scores, tokens = await self._scores(exchange, found, asked)
         return await by_size(size, encode_rerank, name, asked, scores, tokens)
 

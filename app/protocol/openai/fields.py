@@ -12,11 +12,14 @@ import msgspec
 from app.core.errors import InferError
 from app.core.tensors import Buffer
 from app.protocol.http import strict_json
-from app.protocol.http.json_part import MAX_ARRAYS
 from app.protocol.openai.errors import OpenAIError, invalid, refused, too_large
 
 MAX_NAME: Final = 256
 """Characters of the name of a model, or of who uses it."""
+MAX_OBJECTS: Final = 1 << 15
+"""Arrays and objects of a body, or of the arguments of a call: 8,192 messages of one part have 24,578."""
+MAX_VALUES: Final = 1 << 18
+"""Commas of either, outside texts: whoever reads a body has the interpreter for as long as that takes."""
 _SAID: Final = 64
 """Characters of a value that an error repeats."""
 
@@ -45,7 +48,9 @@ def parse_json(text: Buffer | str) -> Any:
         ValueError: it is none.
     """
     try:
-        strict_json.check_count(text.encode() if isinstance(text, str) else text, b"[{", MAX_ARRAYS)
+        data = text.encode() if isinstance(text, str) else text
+        strict_json.check_values(data, b"[{", MAX_OBJECTS)
+        strict_json.check_values(data, b",", MAX_VALUES)
         document = msgspec.json.decode(text)
         strict_json.check_depth(document)
     except InferError as error:

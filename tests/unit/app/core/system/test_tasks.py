@@ -2,10 +2,12 @@ import ast
 import asyncio
 import gc
 import threading
+import time
+from itertools import pairwise
 
 import pytest
 
-from app.core.system.tasks import Tasks, by_size
+from app.core.system.tasks import InTurn, Tasks, by_size
 from tests.unit.test_imports import ROOT
 
 
@@ -67,3 +69,34 @@ async def test_work_on_many_bytes_leaves_the_event_loop() -> None:
     here = threading.get_ident()
     assert await by_size(1 << 10, threading.get_ident) == here
     assert await by_size(1 << 20, threading.get_ident) != here
+
+
+async def test_long_work_is_done_in_turn_with_pauses() -> None:
+    long, running, most = 1 << 20, 0, 0
+    in_turn = InTurn("test")
+
+    def work() -> tuple[str, float]:
+        nonlocal running, most
+        began = time.monotonic()
+        running += 1
+        most = max(most, running)
+        ends = time.thread_time() + 0.02
+        while time.thread_time() < ends:
+            pass
+        running -= 1
+        return threading.current_thread().name, began
+
+    done = await asyncio.gather(*(in_turn.by_size(long, work) for _ in range(3)))
+    assert most == 1
+    assert {name for name, _ in done} == {"test_0"}
+    begun = [began for _, began in done]
+    assert min(after - before for before, after in pairwise(begun)) >= 0.04
+    assert (await in_turn.by_size(10, work))[0] == threading.main_thread().name
+
+
+async def test_what_long_work_raises_is_raised() -> None:
+    def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await InTurn("test").by_size(1 << 20, fails)

@@ -114,6 +114,30 @@ def test_copies_of_a_long_prompt_are_bounded(opened: Callable[..., Running]) -> 
 
 def test_deep_json_is_refused(opened: Callable[..., Running]) -> None:
     running = opened(TextService(of("a")))
-    for deep in (b"[" * 200 + b"]" * 200, b"[" * 1_000_000):
+    for deep in (b"[" * 200 + b"]" * 200, b"[" * 30_000):
         found = post(running.http_port, "/v1/chat/completions", b'{"model": "identity", "x": %b}' % deep)
         assert found.status == 400 and "nesting depth" in found.document["detail"]
+
+
+@pytest.mark.parametrize("values", [b"[1]," * (1 << 15), b'"a":{},' * (1 << 15), b"1," * (1 << 18)])
+def test_bodies_and_arguments_of_too_many_values_are_refused(
+    opened: Callable[..., Running], values: bytes
+) -> None:
+    running = opened(TextService(of("a")))
+    document = b"{%b1:1}" % values if values.startswith(b'"') else b"[%b1]" % values
+    found = post(running.http_port, "/v1/chat/completions", b'{"model": "identity", "x": %b}' % document)
+    assert found.status == 400 and "values" in found.document["error"]["message"]
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": document.decode()}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    found = post(running.http_port, "/v1/chat/completions", CHAT | {"messages": messages})
+    assert (found.status, found.document["error"]["param"]) == (
+        400,
+        "messages[0].tool_calls[0].function.arguments",
+    )
+
+
+def test_texts_may_have_what_looks_like_values(opened: Callable[..., Running]) -> None:
+    running = opened(TextService(of("a")))
+    content = '[{"a\\": [1,2]},' * (1 << 17)
+    body = CHAT | {"stream": False, "messages": [{"role": "user", "content": content}]}
+    assert post(running.http_port, "/v1/chat/completions", body).status == 200

@@ -1,5 +1,6 @@
 """JSON that Triton refuses: reason and offset as tritonserver 2.51 was seen to give them."""
 
+import json
 import time
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
+from app.protocol.http import strict_json
 from app.protocol.http.json_tensors import encode_data
-from app.protocol.http.strict_json import parse, parse_first
+from app.protocol.http.strict_json import check_count, check_values, parse, parse_first
 
 FAULTS = {
     b"": "The document is empty. at 0",
@@ -48,6 +50,23 @@ def test_byte_order_mark_and_data_after_nul_are_ignored(document: bytes) -> None
 
 def test_surrogates_that_pair_or_are_escaped() -> None:
     assert parse(b'["\\ud83d\\ude00","\\\\ud800",NaN]')[:2] == ["\U0001f600", "\\ud800"]
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 64 << 10])
+def test_values_are_counted_outside_strings_alone(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the document is cut into pieces."""
+    monkeypatch.setattr(strict_json, "_PIECE", piece)
+    value = {"a[\\": [1, '\\"{,[', {'"': ["[\\\\", []]}], "[[": "}"}
+    document = json.dumps(value, separators=(",", ":")).encode()
+    check_values(document, b"[{", 5)
+    with pytest.raises(InferError, match="more than 4 values"):
+        check_values(document, b"[{", 4)
+    check_values(document, b",", 4)
+    with pytest.raises(InferError, match="more than 3 values"):
+        check_values(document, b",", 3)
+    check_count(document, b"[{", 11)
+    with pytest.raises(InferError, match="more than 10 values"):
+        check_count(document, b"[{", 10)  # also within strings
 
 
 @pytest.mark.parametrize(
