@@ -145,16 +145,19 @@ def _tensors(margin: float, rule: OutputRule | str, a: TensorLike, b: TensorLike
     limits = rule if isinstance(rule, OutputRule) else OutputRule()
     equal = _words(a.data) == _words(b.data)
     floats = a.datatype in _FLOATS
-    if equal and not floats and rule != "argmax":
+    only_largest = rule in ("argmax", "ctc")
+    if equal and not floats and not only_largest:
         return OutputDifference(a.name)
     x, y = (_numbers(tensor) for tensor in (a, b))
     found = OutputDifference(a.name)
-    if not equal and rule != "argmax":
+    if not equal and not only_largest:
         if floats:
             found = _floats(a.name, x, y, OutputRule(atol=0.0, rtol=0.0) if rule == "exact" else limits)
         else:
             found = _others(a.name, a.datatype, x, y, limits)
-    wanted = rule == "argmax" or limits.argmax
+    if rule == "ctc" and x.ndim > 1 and x.size:
+        return _with_text(found, x, y, margin)
+    wanted = only_largest or limits.argmax
     if wanted is None and rule != "exact":
         wanted = floats and _are_probabilities(x)
     return _with_argmax(found, x, y, margin, limits.share) if wanted and x.size else found
@@ -258,3 +261,27 @@ def _with_argmax(
         return found
     lead = float((first - second)[wrong].max())
     return found._replace(fault="argmax", severity=max(found.severity, 1 + min(lead, MOST)))
+
+
+def _with_text(found: OutputDifference, a: Array, b: Array, margin: float) -> OutputDifference:
+    """Compare the texts of steps by CTC, [..., steps, classes]; a near tie is one that may be the other."""
+    if a.shape[-1] < 2 or a.dtype == object:
+        return found
+    if all(map(_same_text, _steps(a), _steps(b))):
+        return found._replace(near_tie=False)
+    judged = _with_argmax(found, a, b, margin, 1.0)
+    return judged if judged.fault else judged._replace(near_tie=True)
+
+
+def _steps(a: Array) -> Array:
+    """Return the classes of the steps of each text."""
+    return np.asarray(np.argmax(a, -1)).reshape(-1, a.shape[-2])
+
+
+def _same_text(a: Array, b: Array) -> bool:
+    return np.array_equal(_text(a), _text(b))
+
+
+def _text(classes: Array) -> Array:
+    begins = np.diff(classes, prepend=-1) != 0
+    return np.asarray(classes[begins & (classes != 0)])

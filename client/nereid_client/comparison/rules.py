@@ -41,8 +41,9 @@ class OutputRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return self.atol is None and self.rtol is None and self.cosine is None
 
 
-Rule = OutputRule | Literal["ignore", "exact", "argmax"]
-"""`ignore`: anything is right. `exact`: the same values. `argmax`: only which element is largest counts."""
+Rule = OutputRule | Literal["ignore", "exact", "argmax", "ctc"]
+"""`ignore`: anything is right. `exact`: the same values. `argmax`: only which element is largest counts.
+`ctc`: only the text counts, of the largest elements of steps, each once where it repeats, without class 0."""
 
 COSINE: Final = 0.98
 OF_LARGEST: Final = 0.25

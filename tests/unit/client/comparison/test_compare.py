@@ -218,3 +218,41 @@ def test_each_row_is_among_the_worst_once() -> None:
         Worst(3, "a", "y"),
         Worst(1, "b", "z"),
     ]
+
+
+def scores(classes: list[int], lead: float = 1.0) -> list[list[float]]:
+    """Return steps of three classes, each with a lead."""
+    return [[lead if each == best else 0.0 for each in range(3)] for best in classes]
+
+
+@pytest.mark.parametrize(
+    ("b", "same"),
+    [
+        ([1, 1, 0, 2, 2, 0], True),
+        ([1, 0, 0, 0, 2, 0], True),  # other steps, the same text
+        ([0, 0, 0, 1, 0, 2], True),
+        ([1, 0, 1, 0, 2, 0], False),  # once more
+        ([1, 1, 1, 1, 0, 0], False),
+        ([0, 0, 0, 0, 0, 0], False),
+    ],
+)
+def test_texts_by_ctc_are_the_same_wherever_their_steps_are(b: list[int], same: bool) -> None:
+    compared_texts = compared(scores([1, 1, 0, 2, 2, 0]), scores(b), "ctc")
+    assert (compared_texts.bad, compared_texts.near_tie) == (not same, False)
+    assert compared_texts.disagrees is not same
+    both = [scores([1, 2, 0, 0, 0, 0]), scores(b)]  # of two lines, the other one is as expected
+    expected = [scores([1, 2, 0, 0, 0, 0]), scores([1, 1, 0, 2, 2, 0])]
+    assert compared(expected, both, "ctc").bad is not same
+
+
+def test_another_text_by_ctc_may_be_a_near_tie() -> None:
+    a, b = scores([1, 1, 0, 2]), scores([1, 1, 0, 1])
+    a[3] = [0.0, 0.5, 0.51]
+    assert compared(a, b, "ctc").near_tie and not compared(a, b, "ctc").bad
+    assert compared(a, b, "ctc", margin=0.005).bad
+    assert not compared(a, scores([1, 0, 0, 2]), "ctc").near_tie  # the same text speaks for it
+
+
+def test_ctc_needs_steps() -> None:
+    assert not compared([1, 2, 3], [1, 2, 4], "ctc").bad
+    assert compared([1, 2, 3], [3, 2, 1], "ctc").bad
