@@ -119,6 +119,7 @@ def _http(parts: Parts) -> _Made:
         parts.settings.cluster.data_plane,
         _elsewhere("HTTP", "gRPC", parts.settings.grpc),
         _insight(parts.settings),
+        parts.settings.console,
     )
     tls = http.certificates.context() if http.certificates else None
     return _Made(front, "HTTPService", http.address, http.port, {"tls": tls})

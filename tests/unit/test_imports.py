@@ -69,8 +69,9 @@ app.ingress.rest: app.core app.core.config app.core.observability app.core.syste
     app.native app.protocol app.protocol.http app.routing app.settings
 app.ingress.rest.home: app.core app.core.config app.routing
 app.ingress.rest.openapi: app.core app.core.feedback app.core.installed app.core.observability
-    app.ingress.access app.ingress.client_memory app.ingress.rest.home app.ingress.service
+    app.core.system app.ingress.access app.ingress.client_memory app.ingress.rest.home app.ingress.service
     app.ingress.tracing app.native app.protocol app.protocol.http app.protocol.observability app.routing
+    app.settings
 app.ingress.rest.reads: app.core app.core.config app.core.cost app.ingress.access app.ingress.rest.openapi
     app.ingress.service app.protocol app.routing app.tape nereid_client.tape
 app.ingress.service: app.access app.core app.core.config app.core.cost app.core.drift app.core.feedback

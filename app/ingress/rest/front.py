@@ -31,11 +31,12 @@ from app.protocol.http.compiled import data_encoder, infer_decoder
 from app.protocol.http.http1 import RequestHead
 from app.protocol.http.v2 import JSON_HEADERS, encode_error
 from app.protocol.http.web_origin import WebOriginPolicy
-from app.settings.fronts import HttpSettings
+from app.settings.fronts import ConsoleSettings, HttpSettings
 
 _INFER_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _MODEL_PATH: Final = re.compile(r"(/v2/(?:models|repository/(?:[^/]+/)?models)/)([^/]*%[^/]*)(/.*)?")
 _DEFAULTS: Final = HttpSettings()
+_NO_CONSOLE: Final = ConsoleSettings()
 FindRoute = Callable[[RouteContext, RequestHead], Found | None]
 """Returns what a request asks for, and its route; None for a request of another protocol."""
 _NO_INFERENCE: Final = {
@@ -62,13 +63,14 @@ def web_origins(settings: HttpSettings) -> WebOriginPolicy:
 
 
 def _surroundings(
-    settings: HttpSettings, data_plane: str, metrics_port: int, guard: Guard | None
+    settings: HttpSettings, data_plane: str, metrics_port: int, console: ConsoleSettings, guard: Guard | None
 ) -> Surroundings:
     inference = settings.restrictions.get("inference")
     return Surroundings(
         "https" if settings.certificates else "http",
         data_plane,
         metrics_port,
+        console,
         tokens=guard is not None and guard.grants is not None,
         inference_header=inference.header if inference else "",
         describes="metadata" not in settings.restrictions,
@@ -90,6 +92,7 @@ class HttpFront:
         data_plane: see `is_native`.
         elsewhere: see `HttpServer`.
         insight: see `build_rest_api`.
+        console: see `Surroundings`.
     """
 
     name = "http"
@@ -107,12 +110,13 @@ class HttpFront:
         data_plane: str = "auto",
         elsewhere: str = "",
         insight: Insight | None = None,
+        console: ConsoleSettings = _NO_CONSOLE,
     ) -> None:
         observer, send_buffers = observer or Observer(LiveSettings()), send_buffers or SendBufferLimit()
         self._guard = guard
         self._restrictions = settings.restrictions
         self._web_origins = web_origins(settings)
-        around = _surroundings(settings, data_plane, metrics_port, guard)
+        around = _surroundings(settings, data_plane, metrics_port, console, guard)
         self._rest_api = build_rest_api(service, settings.max_input_size, observer, around, insight)
         add_reads(self._rest_api, service, settings.max_input_size)
         self._context = RouteContext(

@@ -12,12 +12,14 @@ from tritonclient.grpc import service_pb2 as pb
 
 from app.core.errors import InferError
 from app.core.installed.installation import server_version
+from app.core.system.addresses import is_loopback
 from app.ingress.rest.home.models import Asking, Model, shown_models
 from app.ingress.rest.home.page import HEADERS, Fact, Link, Server, render
 from app.ingress.rest.openapi.api import RestApi, RestRoute
 from app.ingress.rest.openapi.documentation import MANUAL
 from app.ingress.service.interface import InferenceService
 from app.native.choice import described
+from app.settings.fronts import ConsoleSettings
 
 _HOST: Final = re.compile(r"[\w.\-]+(:\d+)?|\[[0-9a-fA-F:.%]+\](:\d+)?", re.ASCII)
 _INDEX_S: Final = 5.0
@@ -34,6 +36,7 @@ class Surroundings(NamedTuple):
         scheme: "http" or "https".
         data_plane: see `is_native`.
         metrics_port: where metrics are served; 0 if they are not, or on a port not known yet.
+        console: whether and where the console is served.
         tokens: clients need one.
         inference_header: that inference requires, with a value that the page does not tell; "" for none.
         describes: whether who may see the index may see inputs and outputs.
@@ -44,6 +47,7 @@ class Surroundings(NamedTuple):
     scheme: str = "http"
     data_plane: str = "auto"
     metrics_port: int = 0
+    console: ConsoleSettings = ConsoleSettings()
     tokens: bool = False
     inference_header: str = ""
     describes: bool = True
@@ -113,7 +117,7 @@ class _Home:
         looks = Counter(model.look for model in models)
         ready = f"{looks['bad']} not ready" if looks["bad"] else "nothing to mend"
         facts = [
-            Fact("Models ready", f"{looks['good']} of {len(models)}", ready),
+            Fact("Versions ready", f"{looks['good']} of {len(models)}", ready),
             Fact("Uptime", _duration(monotonic() - self._started), f"since {self._since}"),
             Fact("Data plane", plane.strip(":"), more.strip("()") or "compiled, with Python for the rest"),
             Fact(
@@ -133,9 +137,13 @@ class _Home:
 
     def _links(self, host: str, root: str) -> list[Link]:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        console = Link(
+            "Console", f"http://{name}:{self._around.console.port}/", "live figures, forms to try models"
+        )
         metrics = Link("Metrics", f"http://{name}:{self._around.metrics_port}/metrics", "for Prometheus")
         manual = Link("Manual", f"{root}{MANUAL}", "the documentation, with search")
         return [
+            *([console] if _reached(self._around.console, name) else []),
             *([manual] if self._around.manual else []),
             Link("HTTP API", f"{root}/docs", "every path, to try in the browser"),
             Link("OpenAPI", f"{root}/openapi.json", "the API as a document, for generated clients"),
@@ -143,6 +151,13 @@ class _Home:
             Link("Server", f"{root}/v2", "version and extensions as JSON"),
             *([metrics] if self._around.metrics_port else []),
         ]
+
+
+def _reached(console: ConsoleSettings, name: str) -> bool:
+    """Return whether who has asked a host of a name finds the console there, too."""
+    if not console.enabled or not console.port:
+        return False
+    return not is_loopback(console.address) or is_loopback(name.strip("[]"))
 
 
 def _duration(seconds: float) -> str:

@@ -18,7 +18,7 @@ from app.ingress.access.service import GuardedService
 from app.ingress.rest.front import HttpFront
 from app.protocol.restrictions import Restriction
 from app.routing.table import ModelState, VersionEntry
-from app.settings.fronts import HttpSettings
+from app.settings.fronts import ConsoleSettings, HttpSettings
 from tests.unit.app.http_fakes import IDENTITY, FakeService
 from tests.unit.app.ingress.http_peer import Peer, Run, fronted, request
 
@@ -93,6 +93,25 @@ def test_page_links_to_what_there_is(run: Run, host: str, linked: str) -> None:
 
 def test_page_without_metrics_has_no_link_to_them(run: Run) -> None:
     assert b"/metrics" not in page(run, HttpFront(FakeService()))[2]
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "linked"),
+    [
+        ("127.0.0.1", "localhost:8000", "http://localhost:8003/"),
+        ("127.0.0.1", "[::1]:8000", "http://[::1]:8003/"),
+        ("127.0.0.1", "serving.example:8000", ""),  # who asks from elsewhere would find nothing
+        ("0.0.0.0", "serving.example:8000", "http://serving.example:8003/"),
+    ],
+)
+def test_page_links_to_the_console_where_it_is_reached(
+    run: Run, address: str, host: str, linked: str
+) -> None:
+    settings = HttpSettings(allow_hosts=("*",))
+    front = HttpFront(FakeService(), settings, console=ConsoleSettings(enabled=True, address=address))
+    body = page(run, front, host=host)[2].decode()
+    assert re.findall('<a href="([^"]*)">Console', body) == ([linked] if linked else [])
+    assert "Console" not in page(run, HttpFront(FakeService(), settings), host=host)[2].decode()
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "DELETE"])
