@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser docs release test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror optimise client-kills promises tape cost loop zipf fuzz fuzz-many clean
+.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser docs release release-wheels test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror optimise client-kills promises tape cost loop zipf fuzz fuzz-many clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -78,24 +78,36 @@ test-python: $(VENV)/.installed-test models
 # The documentation as a site with search, build/manual: a wheel that is built then has it, a server of this tree serves it
 # at /manual/. In an environment of its own, of 60 MB.
 DOCS_VENV := .venv-docs
+DOCS_PIP := $(subst $(BIN),$(DOCS_VENV)/bin,$(PIP))
+# The packages of an extra alone, without the server.
+extra = $$($(PYTHON) -c "import tomllib; \
+	print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'])")
 docs: $(DOCS_VENV)/.installed
 	$(DOCS_VENV)/bin/python -m release.manual build/manual
 $(DOCS_VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(DOCS_VENV)
-	@$(subst $(BIN),$(DOCS_VENV)/bin,$(PIP)) $$($(DOCS_VENV)/bin/python -c "import tomllib; \
-		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	@$(DOCS_PIP) $(call extra,docs)
 	@touch $@
 
-# Sources, wheels (any machine; compiled, for each Python with headers on PATH and, by zig, any Linux), their digests and the
-# list of what is installed with them, in dist/; checked in environments of their own. WHEELS is a directory of wheels to
-# install from, and from nowhere else; RELEASE_PYTHONS names Pythons beside that of $(VENV).
-RELEASE_PYTHONS ?= $(shell for name in python3.11 python3.12 python3.13; do "$$name" -c 'import os, sys, sysconfig; \
-	print(sys.executable * os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null; done | \
-	grep -v "$$($(BIN)/python -c 'import sys; print("%d.%d$$" % sys.version_info[:2])')")
-release: $(VENV)/.installed-test docs
-	@$(PIP) cyclonedx-bom ziglang
-	$(BIN)/python -m release.build dist $(RELEASE_PYTHONS)
-	$(BIN)/python -m release.check dist $(if $(WHEELS),--wheels $(WHEELS)) $(RELEASE_PYTHONS)
+# Sources, wheels (any machine; compiled, for each Python with headers on PATH or of pyenv and, by zig, any Linux), their
+# digests and the list of what is installed with them, in dist/; checked in environments of their own. WHEELS is a directory
+# of wheels to install everything from, and from nowhere else, which `make release-wheels` fills where there is a network;
+# RELEASE_PYTHONS names Pythons beside $(PYTHON), RELEASE gives flags of release.check.
+RELEASE_PYTHONS ?= $(shell for name in python3.11 python3.12 python3.13 $(wildcard $(HOME)/.pyenv/versions/3.1[123].*/bin/python3); do \
+	"$$name" -c 'import os, sys, sysconfig; print("%d.%d" % sys.version_info[:2], \
+	sys.executable * os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null; done | \
+	awk -v here="$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')" '$$1 != here && $$2 && !seen[$$1]++ { print $$2 }')
+ifdef WHEELS
+release: export PIP_NO_INDEX := 1
+release: export PIP_FIND_LINKS := $(abspath $(WHEELS))
+endif
+release: docs
+	@$(DOCS_PIP) $(call extra,release)
+	$(DOCS_VENV)/bin/python -m release.build dist $(RELEASE_PYTHONS)
+	$(DOCS_VENV)/bin/python -m release.check dist $(if $(WHEELS),--wheels $(WHEELS)) $(RELEASE) $(RELEASE_PYTHONS)
+release-wheels: $(DOCS_VENV)/.installed
+	$(DOCS_VENV)/bin/python -m pip download -q -d $(WHEELS) -c constraints.txt pip '.[docs,release]'
+	for python in $(RELEASE_PYTHONS); do "$$python" -m pip download -q -d $(WHEELS) -c constraints.txt . || exit 1; done
 
 # Pages as a browser shows them; needs a Chromium (Debian's package chromium). Those tests skip where the extra is missing.
 test-browser: $(VENV)/.installed-test

@@ -60,7 +60,10 @@ def check(dist: Path, wheels: Path | None, with_ray: bool, pythons: Sequence[str
     for python in pythons:
         with tempfile.TemporaryDirectory() as work:
             installed(python, dist, wheels, Path(work))
-            ask([f"{work}/venv/bin/nereid", "dev", "models"], Path(work), "native")
+            nereid = f"{work}/venv/bin/nereid"
+            if with_ray:
+                ask([nereid, "--model-repository=models"], Path(work), "native")
+            ask([nereid, "dev", "models"], Path(work), "native")
 
 
 def installed(python: str, dist: Path, wheels: Path | None, folder: Path) -> list[str]:
@@ -102,9 +105,11 @@ def inventory(python: Path, dist: Path) -> None:
     (plain,) = dist.glob("nereid_server-*-none-any.whl")
     target = dist / f"{'-'.join(plain.name.split('-')[:2])}.cdx.json"
     write = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible", "--of", "JSON"]
+    write += ["--validate", "--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "application"]
     subprocess.run([*write, "-o", str(target), str(python)], check=True)
-    listed = {component["name"] for component in json.loads(target.read_text())["components"]}
-    if not {"ray", "numpy", "nereid-server"} <= listed:
+    written = json.loads(target.read_text())
+    listed = {component["name"] for component in written["components"]}
+    if written["metadata"]["component"]["name"] != "nereid-server" or not {"ray", "numpy"} <= listed:
         raise ValueError(f"{target} does not list what is installed")
 
 
