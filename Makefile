@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser docs release release-wheels test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror optimise client-kills promises tape cost loop zipf fuzz fuzz-many clean
+.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser pictures docs release release-wheels test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror optimise client-kills promises tape cost loop zipf fuzz fuzz-many clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -113,6 +113,11 @@ release-wheels: $(DOCS_VENV)/.installed
 test-browser: $(VENV)/.installed-test
 	@$(PIP) -e '.[browser]'
 	$(BIN)/python -m pytest -rs $$(grep -rlE '^from tests.browser import' tests)
+
+# The manual's pictures of the console, of a server of this machine; needs a Chromium too. PICTURES gives flags.
+pictures: $(VENV)/.installed-test models
+	@$(PIP) -e '.[browser]'
+	$(BIN)/python -m tests.pictures docs/operate $(PICTURES)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -1,10 +1,8 @@
 """A headless Chromium of the system, driven by Playwright, for tests of pages; they skip without."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +10,7 @@ import pytest
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 _REFUSED = "Failed to load resource: the server responded with a status of "
 SIZES = {"desk": (1440, 900), "phone": (390, 844)}
-
-
-PICTURES = os.environ.get("NEREID_TEST_PICTURES", "")
-"""A directory, docs/operate say, where tests put the pictures of the manual."""
-
-
-def picture(page: Any, name: str) -> None:
-    """Write the manual's picture of a page as it is now, where pictures are asked for."""
-    if PICTURES:
-        page.screenshot(path=Path(PICTURES, f"{name}.png"))
+_PICTURE = {"picture": (1200, 750)}
 
 
 @contextmanager
@@ -43,12 +32,12 @@ def opened(
     """Yield a page that has loaded; fail if its console has an error or a report of its policy.
 
     Args:
-        size: one of `SIZES`.
+        size: one of `SIZES`, or "picture" for one of the manual's.
         scheme: "light" or "dark".
         refused: the server refuses a request of the page, which a browser tells by itself.
         options: of the context.
     """
-    width, height = SIZES[size]
+    width, height = (SIZES | _PICTURE)[size]
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **options)
     page, told = context.new_page(), []
     page.on("console", lambda message: told.append(message.text))

@@ -1,4 +1,4 @@
-"""The console's pages over a running server, as a browser shows them; they are the manual's pictures too."""
+"""The console's pages over a running server, as a browser shows them."""
 
 import re
 import threading
@@ -12,7 +12,7 @@ import pytest
 from app.console.server import Console, Place
 from app.console.upstream import Upstream
 from app.transport.loops.thread import LoopThread
-from tests.browser import chromium, opened, picture
+from tests.browser import chromium, opened
 from tests.contract.conftest import Addresses
 
 PICTURE = Path(__file__).parent.parent / "data" / "cat.jpg"
@@ -62,7 +62,6 @@ def test_models_have_live_figures(browser: Any, console: str) -> None:
         page.get_by_role("button", name="Requests").click()
         busiest = page.get_by_role("row").nth(1)
         busiest.get_by_text(re.compile("efficientnet|image_preprocess")).wait_for()
-        picture(page, "console_models")
 
 
 def test_trace_of_an_ensemble_has_its_steps(browser: Any, console: str) -> None:
@@ -72,11 +71,9 @@ def test_trace_of_an_ensemble_has_its_steps(browser: Any, console: str) -> None:
         drawn.wait_for()
         told = drawn.get_attribute("aria-label") or ""
         assert f"{ENSEMBLE} 1: " in told and "image_preprocess 1: " in told
-        picture(page, "console_trace")
 
 
 def test_server_page_has_charts_of_the_traffic(browser: Any, console: str) -> None:
     with opened(browser, f"{console}#/server") as page:
         page.get_by_role("img", name="Requests. all: last").wait_for()
         page.get_by_text("--http-port", exact=True).first.wait_for(state="attached")
-        picture(page, "console_server")
