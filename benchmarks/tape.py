@@ -6,7 +6,8 @@
 Each cell is measured `--rounds` times on either side, one after the other (A B, B A, ...), while the other
 server is stopped. Rate, p99 and processor time of the server for a request are given as ratios of the two
 measurements of a round, their median and range: at a rate of 0.1 the first are to be at least 0.97 and at
-most 1.05. Rows and drops are those of the whole run; large requests beyond `--tape-rate-limit` are dropped.
+most 1.05. `noise` is the range of the same ratios of the server without a tape and itself, a round later.
+Rows and drops are those of the whole run; large requests beyond `--tape-rate-limit` are dropped.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +37,11 @@ from benchmarks.workloads import all_workloads
 CELLS: Final = (("simple", 32), ("identity_600KB", 8))
 HEADER: Final = (
     "cell",
-    *(f"{kind} {what}" for what in ("1/s", "p99 ms", "us") for kind in ("off", "on", "ratio", "range")),
+    *(
+        f"{kind} {what}"
+        for what in ("1/s", "p99 ms", "us")
+        for kind in ("off", "on", "ratio", "range", "noise")
+    ),
 )
 READ: Final[tuple[Callable[[Measurement], float], ...]] = (
     lambda each: each.load.infer_per_s,
@@ -60,11 +66,12 @@ def commands(bench: Path, scratch: Path, options: argparse.Namespace) -> list[Co
     ]
 
 
-def cells(bench: Path, protocols: Sequence[str]) -> Iterator[Cell]:
+def cells(bench: Path, options: argparse.Namespace) -> Iterator[Cell]:
     """Yield what is measured."""
-    known = {workload.name: workload for workload in all_workloads(bench)}
+    known, protocols = {workload.name: workload for workload in all_workloads(bench)}, options.protocols
     for name, connections in CELLS:
-        yield from (Cell(known[name], protocol, connections) for protocol in protocols)
+        if options.only in (None, name):
+            yield from (Cell(known[name], protocol, connections) for protocol in protocols)
 
 
 def row(measured: Sequence[Measurement]) -> list[str]:
@@ -77,8 +84,13 @@ def row(measured: Sequence[Measurement]) -> list[str]:
         ratios = [on / off if off else 0.0 for off, on in values]
         medians = [statistics.median(side) for side in zip(*values, strict=True)]
         figures += [f"{value:,.{digits}f}" for value in medians]
-        figures += [f"{statistics.median(ratios):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+        figures += [f"{statistics.median(ratios):.3f}", _range(ratios)]
+        figures.append(_range([after / before for (before, _), (after, _) in pairwise(values) if before]))
     return [measured[0].cell, *figures]
+
+
+def _range(ratios: Sequence[float]) -> str:
+    return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "-"
 
 
 def recorded(server: Server) -> list[str]:
@@ -95,6 +107,7 @@ def main() -> None:
     parser.add_argument("--flag", action="append", default=[], help="a further flag of the recording side")
     parser.add_argument("--dev", action="store_true", help="one process on each side, without Ray")
     parser.add_argument("--protocols", type=lambda text: text.split(","), default=["http", "grpc"])
+    parser.add_argument("--only", choices=[name for name, _ in CELLS], help="one of the workloads")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--warmup", type=float, default=1.0)
@@ -111,7 +124,7 @@ def main() -> None:
         up = [stack.enter_context(running(each, scratch)) for each in commands(bench, scratch, options)]
         plan = Plan(options.seconds, options.warmup, stack.enter_context(Generator()))
         rows = []
-        for cell in cells(bench, options.protocols):
+        for cell in cells(bench, options):
             check_answers(up, cell.workload, [cell.protocol])
             measured = measure_interleaved(up, cell, plan, options.rounds)
             rows.append(row(measured))
