@@ -6,12 +6,13 @@
 `exact`: thousands of mixed requests at a rate of 1: the rows are the requests, with the bytes that
 clients sent and got, and no sequence is cut. `kills`: a server is killed under load, again and again:
 what was answered a second before is on the tape, and every segment can be read. `disks`: a disk that is
-full, a directory that goes away: no request fails, and rows and drops are the requests. The servers are
-`nereid dev`: no Ray.
+full, blocks, or takes 5 s to sync, a directory that goes away: no request fails, memory is bounded, and
+rows and drops are the requests. The servers are `nereid dev`: no Ray.
 """
 
 import argparse
 import hashlib
+import os
 import random
 import re
 import shutil
@@ -42,6 +43,21 @@ input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 """
 SEQUENCES: Final = "sequence_batching { direct {} }\n"
+PLANTED: Final = """
+import os, time
+_writev, _fdatasync, _here = os.writev, os.fdatasync, os.path.dirname(__file__)
+def writev(*given):
+    while os.path.exists(_here + "/blocked"):
+        time.sleep(0.05)
+    return _writev(*given)
+def fdatasync(*given):
+    time.sleep(5 * os.path.exists(_here + "/slow"))
+    return _fdatasync(*given)
+os.writev, os.fdatasync = writev, fdatasync
+"""
+"""A `sitecustomize`; files beside it say that the disk blocks, or is slow."""
+MOST_MIB: Final = 160
+"""What a tape may take: 32 MiB of rows that wait, 64 of requests in flight, and what is freed later."""
 LATE_S: Final = 1.0
 """What was answered so long before a kill has to be there."""
 
@@ -57,7 +73,7 @@ class Sent(NamedTuple):
 class Server:
     """A server that records all; `place` is the tape's directory."""
 
-    def __init__(self, models: Path, place: Path, *flags: str) -> None:
+    def __init__(self, models: Path, place: Path, planted: Path | None = None) -> None:
         self.port, self.grpc_port, self.metrics = free_port(), free_port(), free_port()
         ports = (
             f"--http-port={self.port}",
@@ -65,8 +81,9 @@ class Server:
             f"--metrics-port={self.metrics}",
         )
         tape = (f"--tape={place}", "--tape-rate=1", "--tape-rate-limit=0")
-        command = [sys.executable, "-m", "nereid", "dev", str(models), *ports, *tape, *flags]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "nereid", "dev", str(models), *ports, *tape]
+        env = os.environ if planted is None else {**os.environ, "PYTHONPATH": str(planted)}
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=env)
         deadline = time.monotonic() + 120
         while not self._ready():
             assert self.process.poll() is None and time.monotonic() < deadline, "the server did not start"
@@ -89,6 +106,11 @@ class Server:
         ):
             found[reason or name] = int(float(value))
         return found
+
+    @property
+    def memory_mib(self) -> int:
+        """Its memory."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * 4096 >> 20
 
     def stop(self) -> None:
         """End it."""
@@ -229,14 +251,19 @@ def kills(models: Path, scratch: Path, times: int) -> list[str]:
 
 
 def disks(models: Path, scratch: Path) -> list[str]:
-    """Record to a disk that fills, and to a directory that goes away."""
+    """Record to disks that fill, block, and are slow, and to a directory that goes away."""
     wrong = list[str]()
-    for name, break_, mend in (("full", fill, unfill), ("away", away, back)):
+    planted = scratch / "planted"
+    planted.mkdir()
+    (planted / "sitecustomize.py").write_text(PLANTED)
+    ways = {name: marked(planted / name) for name in ("blocked", "slow")}
+    ways |= {"full": (fill, unfill), "away": (away, back)}
+    for name, (break_, mend) in ways.items():
         with mounted(scratch / name) as place:
             if place is None:
                 print("disks: a disk of its own needs root; skipped")
                 continue
-            server = Server(models, place / "tape")
+            server = Server(models, place / "tape", planted)
             wrong += [f"{name}: {each}" for each in on_disk(server, place, name, break_, mend)]
             server.stop()
     return wrong
@@ -248,19 +275,23 @@ def on_disk(
     """Ask a server whose disk breaks, and is mended."""
     load = Load(server, 6, 1 << 30)
     time.sleep(1)
+    before = server.memory_mib
     break_(place)
     time.sleep(5)
+    memory = server.memory_mib
     broken = server.told()
     mend(place)
-    time.sleep(4)
+    time.sleep(7)  # a call that had begun takes 5 s
     load.stop.set()
     load.join()
     time.sleep(1.5)
     told = server.told()
-    memory = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096 >> 20
     total = told.total()
-    print(f"{name}: {len(load.sent)} answered, {dict(told)}, {len(load.errors)} errors, {memory} MiB")
+    errors, sizes = len(load.errors), f"{before} to {memory} MiB"
+    print(f"{name}: {len(load.sent)} answered, {dict(told)}, {errors} errors, {sizes}")
     wrong = list(load.errors)
+    if memory - before > MOST_MIB:
+        wrong.append(f"{memory - before} MiB more memory")
     if total != len(load.sent):
         wrong.append(f"{total} rows and drops, {len(load.sent)} requests")
     if told["rows"] <= broken["rows"]:
@@ -268,6 +299,11 @@ def on_disk(
     if total == told["rows"]:
         wrong.append("nothing was dropped")
     return wrong
+
+
+def marked(file: Path) -> tuple[Callable[[Path], None], Callable[[Path], None]]:
+    """Return what has the disk do what a file says, and what ends that."""
+    return lambda _: file.touch(), lambda _: file.unlink()
 
 
 def fill(place: Path) -> None:
