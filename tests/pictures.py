@@ -116,8 +116,8 @@ def _try(page: Any) -> None:
 
 
 def _first_row(page: Any) -> None:
-    page.locator("tbody a").first.click()
-    page.locator("main table, main svg").first.wait_for()
+    page.locator("tbody tr").first.click()
+    page.locator("main dl, main svg").first.wait_for()
     page.wait_for_timeout(1000)
 
 

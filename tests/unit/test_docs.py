@@ -140,3 +140,14 @@ def test_table_of_functions_is_that_of_the_class() -> None:
     for name, parameters in rows:
         code = getattr(Backend, name).__code__
         assert list(code.co_varnames[1 : code.co_argcount]) == [p for p in parameters.split(", ") if p]
+
+
+def test_speed_in_the_readme_is_that_of_the_comparison() -> None:
+    """The README tells the ends of the range of ratios beside C++ backends, whose figures stand there."""
+    page = (ROOT / "docs/use/comparison.md").read_text()
+    rows = page.partition("| tritonserver 2.51, C++ backends")[2].partition("Python backend")[0].splitlines()
+    ratios = [float(each) for row in rows[:-1] for each in re.findall(r"\d+\.\d+", row.split("|")[-3])]
+    told = re.search(r"^\| requests a second beside.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert told is not None
+    figures = [float(number) for number in re.findall(r"\d\.\d+", told[0])]
+    assert (min(figures), max(figures)) == (round(min(ratios), 1), round(max(ratios), 1))
