@@ -17,7 +17,7 @@ from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
 from app.core.system.tasks import Tasks
 from deployments.rollout import machine, taping
-from deployments.rollout.changes import changed, started_from
+from deployments.rollout.changes import changed, check_start, started_from
 from deployments.rollout.judging.intervals import Intervals
 from deployments.rollout.judging.savings import Savings
 from deployments.rollout.machine import Record
@@ -322,7 +322,7 @@ class RolloutDriver:
         name, last = offer.name, self._rollouts.record(offer.name)
         stable, candidate = meant(offer, last), max(offer.versions)
         policy = started_from(offer.policy or RolloutSpec(), change)
-        _check_start(offer, last, stable, change.candidate)
+        check_start(offer, last, stable, change.candidate)
         assert stable is not None
         versions = stable, candidate
         await self._rollouts.begin(offer, versions, policy, who, "started on request", change.weight)
@@ -340,58 +340,3 @@ def _same(record: Record, step: Callable[[Record, float], Record]) -> Callable[[
     """Return a change that does nothing to another rollout, which may have begun meanwhile."""
     rollout = record.status.rollout
     return lambda old, now: step(old, now) if old.status.rollout == rollout else old
-
-
-def _check_start(offer: Offer, last: Record | None, stable: int | None, wanted: int | None) -> None:
-    """Check that a rollout may start.
-
-    Raises:
-        InferError: INVALID_ARG.
-    """
-    model, newest = name_of(offer.name), max(offer.versions)
-    if offer.ensemble:
-        raise invalid_arg(
-            f"model '{model}' is an ensemble, whose versions have the same configuration and no files: roll "
-            "out the models that it calls"
-        )
-    if stable is None:
-        raise invalid_arg(f"no version of model '{model}' is loaded: load it, a first load needs no rollout")
-    if wanted is not None:
-        _check_wanted(offer, stable, wanted)
-    if newest <= stable:
-        raise invalid_arg(
-            f"there is nothing to roll out: requests to model '{model}' without a version mean version "
-            f"{stable}, and the newest of the repository is {newest}"
-        )
-    if last is not None and last.on and last.status.candidate == newest:
-        raise invalid_arg(
-            f"the {last.text} is on already ({last.status.state.value} at {last.status.percent:g} %)"
-        )
-
-
-def _check_wanted(offer: Offer, stable: int, wanted: int) -> None:
-    """Check that the version that a rollout is to start is the newest one.
-
-    Raises:
-        InferError: INVALID_ARG.
-    """
-    model, newest = name_of(offer.name), max(offer.versions)
-    if wanted < stable and wanted in (*offer.on_disk, *offer.ready):
-        raise invalid_arg(
-            f"version {wanted} is older than version {stable}, which serves: "
-            f"'nereid rollback {model} --to {wanted}' goes back to it at once"
-        )
-    if wanted not in offer.on_disk:
-        there = ", ".join(map(str, offer.on_disk)) or "none"
-        raise invalid_arg(f"model '{model}' has no version {wanted} in its repository; it has {there}")
-    if wanted > newest:
-        selected = ", ".join(map(str, offer.versions))
-        raise invalid_arg(
-            f"the version policy of model '{model}' selects {selected} and not {wanted}, which would be "
-            "unloaded after the rollout: name it in 'version_policy' of config.pbtxt, then start it"
-        )
-    if wanted != newest:
-        raise invalid_arg(
-            f"version {wanted} is older than version {newest}, which would be served after it: start version "
-            f"{newest}, or 'nereid rollback {model} --to {wanted}' serves version {wanted} at once instead"
-        )
