@@ -17,4 +17,4 @@ async def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setattr(manager, "private_root", lambda: repository.parent / "private")
     made = Bench(repository, serve)
     yield made
-    made.stop()
+    await made.stop()

@@ -196,14 +196,12 @@ class Bench:
     async def start_explicit(self, *names: str, **settings: Any) -> RepositoryManager:
         return await self.start(model_control_mode="explicit", load_model=list(names), **settings)
 
-    def stop(self) -> None:
-        """End what the managers and ingresses do."""
-        for task in [
-            *self.tasks,
-            *(made._start for made in self.managers if made._start),
-            *(task for made in self.managers for task in made._background),
-        ]:
-            task.cancel()
+    async def stop(self) -> None:
+        """End what the managers and ingresses do, and what they begin when they are cancelled."""
+        while running := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
 
     def ingress(self, of: RepositoryManager) -> FakeIngress:
         made = FakeIngress(of)

@@ -17,7 +17,7 @@ async def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setattr(manager, "private_root", lambda: repository.parent / "private")
     made = Bench(repository, serve)
     yield made
-    made.stop()
+    await made.stop()
 
 
 @pytest.fixture
