@@ -7,7 +7,7 @@ tables. The data plane works without it. After a restart it recovers its state f
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -17,7 +17,7 @@ from app.core.encoding import to_msgpack
 from app.core.errors import InferError, invalid_arg, not_found
 from app.core.feedback.reports import ScoreReport
 from app.core.files.private_files import private_root
-from app.core.observability.log import VERBATIM, configure_logging
+from app.core.observability.log import configure_logging
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange
 from app.core.system.tasks import Tasks
@@ -34,16 +34,14 @@ from deployments.cost.book import open_book
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog, PollFailure, UnknownModel
 from deployments.manager.lifecycle import Lifecycle, drift_monitor
-from deployments.manager.polling import Poller, Polling
 from deployments.manager.recovery import recover
 from deployments.manager.requests import Requests
 from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.manager.serve import applications
 from deployments.manager.serve.nodes import NodeWatch, warn_of_nodes_out_of_reach
 from deployments.manager.serve.spreading import Spreading
-from deployments.manager.start_tables import start_tables
+from deployments.manager.start import StartLoads
 from deployments.model_store.config_overrides import PREFIX, ConfigOverrides
-from deployments.model_store.layout import ModelEntry
 from deployments.model_store.overrides import Overrides
 from deployments.model_store.registered import PREFIX as REGISTERED
 from deployments.model_store.registered import RegisteredModels
@@ -315,54 +313,10 @@ class RepositoryManager:
         self._background.start(self._drift.run(lambda: self._stopping))
         self._background.start(self.cost.run(lambda: self._stopping))
         await self._requests.release_files()
-        on_disk = await self._scan_at_start()
-        if on_disk is not None:
-            await self._load_at_start(on_disk, served, lost)
-
-    async def _scan_at_start(self) -> Mapping[str, ModelEntry] | None:
-        """Return the models of the repositories; None when they cannot be read and nothing is served."""
-        try:
-            return await asyncio.to_thread(self._catalog.scan)
-        except InferError as error:
-            if self.lifecycle.entries:
-                raise  # the manager is started again, and what is served still is
-            logger.error("%s", error.with_code())
-            self.lifecycle.failed = True
-            await self.lifecycle.publish()
-            return None
-
-    async def _load_at_start(
-        self, on_disk: Mapping[str, ModelEntry], served: frozenset[str], lost: Collection[str]
-    ) -> None:
-        seen = await asyncio.to_thread(self._catalog.fingerprints, on_disk)
-        poller = Poller({**dict.fromkeys(self.lifecycle.entries, "served"), **seen})
-        startup = {*self._catalog.startup_models(on_disk)}
-        started = None
-        if self._settings.repository.control_mode != "poll":
-            started = await self._started.recover()
-        if started is not None:  # what runs stays as it is: nobody has asked for changed files
-            startup = (startup & started) - served
-        wanted = self._on_demand.wanted(startup - self._overridden())
-        names = sorted({*wanted, *lost, *self._unreachable()})
-        progress = asyncio.create_task(load_messages.report_progress(names, self.lifecycle.entries))
-        try:
-            await asyncio.gather(*(self.lifecycle.load_quietly(name) for name in names))
-        finally:
-            progress.cancel()
-        # Not those that clients load meanwhile, which may fail, or take longer.
-        self.lifecycle.start_names = frozenset({*startup, *names})
-        # An ingress that says "ready" speaks for all: others may share its port, or stand behind a balancer.
-        await self.lifecycle.publish_and_wait()
-        self.lifecycle.initialised = True
-        await self.lifecycle.publish_and_wait()
-        if started is None:
-            await self._started.keep(self.lifecycle.start_names)
-        for text in start_tables(self._settings, self.table):
-            logger.info("\n%s", text, extra=VERBATIM)
-        if self._settings.repository.control_mode == "poll" and self._settings.repository.poll_interval_s:
-            polling = Polling(self.lifecycle, self._catalog, self._on_demand, self._background, poller)
-            interval_s = float(self._settings.repository.poll_interval_s)
-            self._background.start(polling.run(interval_s, lambda: self._stopping))
+        loads = StartLoads(
+            self._settings, lifecycle, self._catalog, self._on_demand, self._started, self._key
+        )
+        await loads.run(served, lost, lambda: self.table, self._background, lambda: self._stopping)
 
     def _channels(self) -> Pools:
         return Pools(node_id(), self._key, self._settings.cluster.transport)
@@ -388,12 +342,3 @@ class RepositoryManager:
     def _set_gpus(self, nodes: Sequence[int]) -> None:
         """Let models use the CUDA ordinals of the node with the most GPUs."""
         self._catalog.gpus = tuple(range(max(nodes, default=0)))
-
-    def _overridden(self) -> set[str]:
-        """Return models with the configuration or files of a load request, which outlive a restart."""
-        with_files = {spec.identifier for spec in self.lifecycle.loaded.values() if spec.bundle}
-        return {*with_files, *self._configs.models}
-
-    def _unreachable(self) -> set[str]:
-        """Return adopted models whose channels have another key: they are from an earlier deployment."""
-        return {spec.identifier for spec in self.lifecycle.loaded.values() if spec.key != self._key}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from app.core.observability.log import VERBATIM, configure_logging
 from app.settings.flag.errors import SettingsError
 from app.settings.settings import ServerSettings
-from deployments.manager.start_tables import start_tables
+from deployments.manager.start import start_tables
 from nereid.engine.engine import Engine
 from nereid.engine.fronts import Fronts
 from nereid.server.cli import TRITONSERVER, TextRequested, parse

@@ -14,7 +14,7 @@ from app.routing.table import RoutingTable
 from app.settings.clouds import CloudSettings
 from app.settings.cluster import ClusterSettings
 from app.settings.settings import RepositorySettings, ServerSettings
-from deployments.manager.start_tables import start_tables
+from deployments.manager.start import start_tables
 from nereid.console import console, server_record
 from nereid.console.console import Console
 from nereid.console.server_record import running_servers

@@ -5,7 +5,7 @@ from pathlib import Path
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
-from deployments.manager.start_tables import backend_table, option_table, start_tables, status_table
+from deployments.manager.start import backend_table, option_table, start_tables, status_table
 from tests.unit.ensembles import CHAIN, entry, model
 
 
