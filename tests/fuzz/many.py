@@ -16,8 +16,8 @@ from tests.fuzz.mutation import mutate, splice
 from tests.fuzz.targets import TARGETS
 
 READ_BY_C = (
-    *("http2_headers", "http2_connections", "grpc_infer", "http_known", "json_read", "json_written"),
-    *("compiled_messages", "channel_ends"),
+    *("http2_headers", "http2_connections", "http2_data", "grpc_infer", "http_known", "json_read"),
+    *("json_written", "compiled_messages", "channel_ends"),
 )
 MOST_FAILURES = 10
 _REPORT_S = 10.0

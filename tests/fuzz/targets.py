@@ -11,9 +11,7 @@ import zlib
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
-import hpack
 import msgspec
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
@@ -36,6 +34,7 @@ from app.transport.wire import compiled, control_messages, frames, messages
 from backends.registry.configuration import normalise, validate
 from tests.channel_ends import called, served
 from tests.fuzz.hostile import HOSTILE
+from tests.fuzz.http2_planes import HTTP2
 from tests.fuzz.json_planes import JSON
 from tests.fuzz.migrations import MIGRATIONS
 from tests.fuzz.openai_bodies import OPENAI
@@ -146,35 +145,6 @@ def http2_frames(data: bytes) -> None:
                 http2.read_long(frame.payload)
 
 
-@cache
-def _states() -> list[Any]:
-    return [planes.Side(plane, max_header_size=1 << 13).connection._state for plane in ("python", "auto")]
-
-
-def http2_headers(data: bytes) -> None:
-    """Blocks of one connection, each behind two bytes with its length: both data planes say the same."""
-    python, native = (state.header_reader() for state in _states())
-    while data:
-        length, data = cut(data)
-        block, data = data[:length], data[length:]
-        try:
-            head = python.read(block)
-        except http2.Http2Error as error:
-            try:
-                native.read(block)
-            except http2.Http2Error as same:
-                assert (same.code, str(same)) == (error.code, str(error))
-                raise
-            raise AssertionError("only Python refuses it") from error
-        assert native.read(block) == head
-
-
-def http2_connections(data: bytes) -> None:
-    """What follows a call on a connection: both data planes say the same, however it is cut."""
-    length, data = cut(data)
-    planes.compare((_GREETING, data[:length], data[length:]), "native" if _compiled else "auto")
-
-
 def channel(data: bytes) -> None:
     """What one of our processes would have to believe of another."""
     decoder = frames.FrameDecoder(LIMIT, LIMIT, 1 << 12)
@@ -258,19 +228,6 @@ def _grpc_infer(typed: bool) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def _header_blocks() -> bytes:
-    encoder = hpack.Encoder()
-    call = [
-        (":method", "POST"),
-        (":path", "/a/b"),
-        ("te", "trailers"),
-        ("grpc-timeout", "5S"),
-        ("k-bin", "AA"),
-    ]
-    blocks = [encoder.encode(call) for _ in range(3)]
-    return b"".join(len(block).to_bytes(2, "little") + block for block in blocks)
-
-
 def _channel_bytes() -> bytes:
     return frames.encode_frame(frames.Kind.CONTROL, 1, control_messages.encode_control("stats", None)) + (
         frames.encode_frame(frames.Kind.RELEASE, 0, control_messages.encode_release([64, 128]))
@@ -312,8 +269,6 @@ def token_file(data: bytes) -> None:
             grant.permits("a" * 1000)
 
 
-_BLOCK = planes.headers()
-_GREETING = http2.PREFACE + http2.settings_frame({}) + planes.call(1, planes.message(), _BLOCK)
 _OK = (InferError,)
 _FRAMES = (
     http2.settings_frame({4: 65535, 3: 100}),
@@ -323,6 +278,7 @@ _FRAMES = (
 
 TARGETS: dict[str, Target] = {
     **HOSTILE,
+    **HTTP2,
     **JSON,
     **MIGRATIONS,
     **OPENAI,
@@ -367,19 +323,6 @@ TARGETS: dict[str, Target] = {
         ),
     ),
     "http2_frames": Target(http2_frames, (http2.Http2Error,), _FRAMES),
-    "http2_headers": Target(http2_headers, (http2.Http2Error, ValueError), (_header_blocks(),)),
-    "http2_connections": Target(
-        http2_connections,
-        (),
-        (
-            b"\x20\0"
-            + planes.call(3, planes.message(), _BLOCK)
-            + planes.call(5, planes.message(20000), _BLOCK),
-            b"\x40\0" + b"".join(planes.call(i, planes.message(20000), _BLOCK, 9000 * i) for i in (3, 5, 7)),
-            b"\xff\xff" + http2.settings_frame({4: 20}) + planes.call(3, planes.message(), _BLOCK),
-            b"\0\0" + http2.frame(http2.HEADERS, http2.END_HEADERS, 3, _BLOCK) + http2.rst_stream(3, 8),
-        ),
-    ),
     "authorization": Target(authorization, (), (b"Bearer secret", b"secret", b"Basic dTpw")),
     "token_file": Target(token_file, (ValueError,), (b"# who\n\n" + encode(_TOKEN).encode() + b"\n",)),
     "channel": Target(channel, (ProtocolError,), (_channel_bytes(),)),

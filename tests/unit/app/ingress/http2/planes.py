@@ -1,7 +1,8 @@
 """A connection of a gRPC front without a socket, on a clock and a loop of the test."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final, cast
 
 from tritonclient.grpc import service_pb2 as pb
@@ -45,10 +46,22 @@ class Loop:
         self.timers.append(Timer(delay, run, args))
         return self.timers[-1]
 
+    def run_in_executor(self, executor: object, run: Callable[..., object], *args: Any) -> Future[object]:
+        done: Future[object] = Future()
+        self.call_soon(_finish, done, run, args)
+        return done
+
     def run_ready(self) -> None:
         while self._ready:
             run, args = self._ready.popleft()
             run(*args)
+
+
+def _finish(done: Future[object], run: Callable[..., object], args: tuple[Any, ...]) -> None:
+    try:
+        done.set_result(run(*args))
+    except Exception as error:
+        done.set_exception(error)
 
 
 class Timer:
@@ -136,7 +149,9 @@ def response_to(request: InferRequest) -> InferResponse:
 
 
 class Side:
-    """A connection of one data plane."""
+    """A server of one data plane, and a connection to it."""
+
+    connection: Http2Connection
 
     def __init__(self, data_plane: str, **settings: Any) -> None:
         self.service, self.loop, self.transport = Service(), Loop(), Transport()
@@ -146,8 +161,30 @@ class Side:
         self.decode = front._decode
         self.state = self.server.state
         self.state.loop, self.state.now = cast(Any, self.loop), self.loop.time
+        self.connect()
+
+    def connect(self) -> None:
+        """Open a connection, in place of the one that there was."""
+        self.transport = Transport()
         self.connection = Http2Connection(self.state, self.server.open_call)
         self.connection.connection_made(cast(Any, self.transport))
+
+    def disconnect(self) -> None:
+        """Lose the connection, which leaves nothing behind."""
+        self.connection.connection_lost(None)
+        self.loop.run_ready()
+        assert (self.state.calls, self.state.buffered, self.state.send_buffers.total) == (0, 0, 0)
+        self.service.waiting.clear()
+        self.loop.timers.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what has happened, but what is still to be."""
+        self.transport.written.clear()
+        self.transport.events.clear()
+        self.service.requests.clear()
+        self.service.cancelled.clear()
+        self.loop.timers[:] = [timer for timer in self.loop.timers if not timer.over]
 
     def receive(self, data: bytes) -> None:
         self.connection.data_received(data)
@@ -328,20 +365,3 @@ def taken(pair: Pair, data: bytes) -> int:
     connection._compiled = native.state.compiled
     pair.compare()
     return sum(handled)
-
-
-def compare(pieces: Sequence[bytes], data_plane: str) -> None:
-    """Let two connections receive the same, one of Python, until they fail, and answer after each."""
-    sides = [Side(plane) for plane in ("python", data_plane)]
-    try:
-        for piece in pieces:
-            for side in sides:
-                side.receive(piece)
-                side.answer()
-            assert sides[0].goaway() == sides[1].goaway()
-            if sides[0].goaway():
-                break
-            assert sides[0].seen() == sides[1].seen()
-    finally:
-        for side in sides:
-            side.close()
