@@ -38,7 +38,6 @@ from app.routing.targets import Tap
 from app.routing.waiting_room import Demand, WaitingLimits
 from app.settings.settings import ServerSettings
 from app.transport.memory.client_regions import use_mappings
-from app.transport.wire.compiled import compiled_messages
 
 if TYPE_CHECKING:
     from app.tape.assembly import Tape
@@ -90,7 +89,7 @@ def make_tape(settings: ServerSettings, secret: bytes) -> "Tape | None":
     from app.tape.assembly import open_tape
 
     token = _token if settings.access.tokens_file else str
-    return open_tape(settings.tape, secret, token, compiled_messages(settings.cluster.transport))
+    return open_tape(settings.tape, secret, token)
 
 
 def _token() -> str:

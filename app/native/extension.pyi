@@ -6,7 +6,6 @@ from typing import Any, NoReturn
 from typing_extensions import Buffer
 
 from app.core.inference import Cancel
-from app.core.tape.spec import Treatment
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 
 SOURCES: str
@@ -159,31 +158,6 @@ class Messages:
 
     def read_response(self, meta: Buffer, final: bool, /) -> InferResponse | None:
         """Read the meta of a RESPONSE frame that has no payload."""
-
-    def write_row(
-        self,
-        request: InferRequest,
-        response: InferResponse,
-        fields: dict[str, Treatment],
-        most: int,
-        arrived_ns: int,
-        monotonic_ns: int,
-        ingress: str,
-        number: int,
-        model: str,
-        token: str,
-        offset_ns: int,
-        reason: str,
-        probability: float,
-        replayable: bool,
-        /,
-    ) -> bytes | None:
-        """Return the row of a request whose only response has no failure, as `app/tape/rows.py` writes it.
-
-        Args:
-            fields: what becomes of tensors that are named.
-            most: bytes of its tensors.
-        """
 
 class ClientEnd:
     """The client's end of a channel: sends requests, and hands responses to the sinks of their calls.

@@ -110,7 +110,6 @@ static PyMethodDef methods[] = {
     {"write_response", (PyCFunction)(void (*)(void))write_response, METH_FASTCALL, "Return a RESPONSE frame."},
     {"read_request", (PyCFunction)(void (*)(void))read_request, METH_FASTCALL, "Read the meta of an INFER frame."},
     {"read_response", (PyCFunction)(void (*)(void))read_response, METH_FASTCALL, "Read the meta of a RESPONSE frame."},
-    {"write_row", (PyCFunction)(void (*)(void))write_row, METH_FASTCALL, "Return the row of a tape."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -132,7 +131,6 @@ PyTypeObject *messages_type;
 
 int add_messages(PyObject *module)
 {
-    fill_crc_tables();
     messages_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
     return messages_type == NULL ? -1 : PyModule_AddType(module, messages_type);
 }

@@ -57,7 +57,3 @@ PyObject *write_request(Messages *self, PyObject *const *arguments, Py_ssize_t c
 PyObject *write_response(Messages *self, PyObject *const *arguments, Py_ssize_t count);
 PyObject *read_request(Messages *self, PyObject *const *arguments, Py_ssize_t count);
 PyObject *read_response(Messages *self, PyObject *const *arguments, Py_ssize_t count);
-PyObject *write_row(Messages *self, PyObject *const *arguments, Py_ssize_t count);
-
-/* Once, before the first row. */
-void fill_crc_tables(void);

@@ -17,11 +17,9 @@ enum { W_NAME, W_REGION, W_CLASSIFICATION, W_BINARY, W_SLOTS };
 #define W_NAMES (const char *const[]){"name", "region", "classification", "binary", NULL}
 
 /* app.core.tensors:InferRequest */
-enum { Q_MODEL_NAME, Q_MODEL_VERSION, Q_INPUTS, Q_OUTPUTS, Q_ID, Q_PARAMETERS, Q_SEQUENCE_ID, Q_SEQUENCE_START,
-    Q_SEQUENCE_END, Q_PRIORITY, Q_TIMEOUT_US, Q_REGIONS, Q_CHAIN, Q_DEADLINE, Q_TRACE, Q_SLOTS };
-#define Q_NAMES (const char *const[]){"model_name", "model_version", "inputs", "outputs", "id", "parameters", \
-    "sequence_id", "sequence_start", "sequence_end", "priority", "timeout_us", "regions", "chain", "deadline", \
-    "trace", NULL}
+enum { Q_MODEL_NAME, Q_MODEL_VERSION, Q_INPUTS, Q_OUTPUTS, Q_ID, Q_REGIONS, Q_CHAIN, Q_DEADLINE, Q_TRACE, Q_SLOTS };
+#define Q_NAMES (const char *const[]){"model_name", "model_version", "inputs", "outputs", "id", "regions", "chain", \
+    "deadline", "trace", NULL}
 
 /* app.core.tensors:InferResponse */
 enum { A_MODEL_NAME, A_MODEL_VERSION, A_OUTPUTS, A_ID, A_PARAMETERS, A_FINAL, A_FAILURE, A_SLOTS };

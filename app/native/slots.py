@@ -32,8 +32,7 @@ SLOTS: Final = (
     Slots("W", "app.core.tensors:RequestedOutput", "name region classification binary"),
     Slots(
         *("Q", "app.core.tensors:InferRequest"),
-        "model_name model_version inputs outputs id parameters sequence_id sequence_start sequence_end "
-        "priority timeout_us regions chain deadline trace",
+        "model_name model_version inputs outputs id regions chain deadline trace",
     ),
     Slots(
         *("A", "app.core.tensors:InferResponse"),

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from app.settings.tape import TapeSettings
 from app.tape.counts import TapeCounts
@@ -11,9 +10,6 @@ from app.tape.queue import TapeQueue
 from app.tape.recording import Recorder
 from app.tape.tap import RequestTap
 from app.tape.writer import Limits, TapeWriter, name_of_process
-
-if TYPE_CHECKING:
-    from app.native.extension import Messages
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +21,6 @@ class Tape:
         settings: of the tape, with a directory.
         secret: chooses sequences; the same in all ingresses of a server.
         token: returns the name of the client's token.
-        messages: write most rows, by C; None where Python writes all.
 
     Raises:
         OSError: the directory cannot be used.
@@ -37,11 +32,9 @@ class Tape:
         directory: of this node's files.
     """
 
-    def __init__(
-        self, settings: TapeSettings, secret: bytes, token: Callable[[], str], messages: "Messages | None"
-    ) -> None:
+    def __init__(self, settings: TapeSettings, secret: bytes, token: Callable[[], str]) -> None:
         self.counts, self.ingress = TapeCounts(), name_of_process()
-        self._queue = TapeQueue(settings.bytes_per_s, self.counts, self.ingress, messages=messages)
+        self._queue = TapeQueue(settings.bytes_per_s, self.counts, self.ingress)
         recorder = Recorder(self._queue, self.counts, secret, token)
         self.tap = RequestTap(recorder, settings.rate, read_key(settings.directory))
         limits = Limits(settings.max_bytes, settings.max_age_s)
@@ -63,11 +56,10 @@ def open_tape(
     settings: TapeSettings,
     secret: bytes,
     token: Callable[[], str] = str,
-    messages: "Messages | None" = None,
 ) -> Tape | None:
     """Start the tape of a process, as `Tape` does; None where its directory cannot be used."""
     try:
-        return Tape(settings, secret, token, messages)
+        return Tape(settings, secret, token)
     except OSError as error:
         logger.error("nothing is recorded: %s", error)
         return None

@@ -3,15 +3,12 @@
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from app.core.tensors import InferRequest, InferResponse
 from app.tape.counts import QUEUE, RATE_LIMIT, SEQUENCE, TapeCounts
 from app.tape.rows import Waiting, encoded, is_small, plain_row
 from app.tape.taken import MAX_ROW_BYTES, Rules, Taken
-
-if TYPE_CHECKING:
-    from app.native.extension import Messages
 
 WAITING_BYTES: Final = 32 << 20
 """Bytes of rows that wait to be written."""
@@ -56,7 +53,6 @@ class TapeQueue:
         ingress: see `Row`.
         waiting_bytes: of the rows that wait.
         clock: returns seconds.
-        messages: write most rows, by C; None where Python writes all.
 
     Attributes:
         collected: bytes of responses of requests in flight.
@@ -69,9 +65,7 @@ class TapeQueue:
         ingress: str = "",
         waiting_bytes: int = WAITING_BYTES,
         clock: Callable[[], float] = monotonic,
-        messages: "Messages | None" = None,
     ) -> None:
-        self._messages = messages
         self._bucket = TokenBucket(rate, clock)
         self._counts, self._most, self._clock, self._ingress = counts, waiting_bytes, clock, ingress
         self._rows: deque[Waiting] = deque()
@@ -107,18 +101,15 @@ class TapeQueue:
     def put_plain(
         self, rules: Rules, request: InferRequest, response: InferResponse, arrived: int, token: str
     ) -> bool:
-        """Add the row of a request that was chosen at random and has its only response, if C writes it.
+        """Add the row of a request that was chosen at random and has its only response, if it is plain.
 
         Returns:
             False for one that is to be put in as `Taken`.
         """
-        messages, now = self._messages, monotonic_ns()
-        if messages is None:
-            return False
-        offset = now - arrived
+        offset = monotonic_ns() - arrived
         wall_ns, number = time_ns() - offset, self._number + 1
         moments = wall_ns, arrived, offset
-        row = plain_row(messages, rules, self._ingress, number, request, response, moments, token)
+        row = plain_row(rules, self._ingress, number, request, response, moments, token)
         if row is None:
             return False
         self._add(rules.model, wall_ns, row)

@@ -1,7 +1,7 @@
 """Makes the row of a request that was recorded, as it is written."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.core.errors import ErrorCode
 from app.core.tape.redaction import DEFAULTS, Redaction
@@ -9,9 +9,6 @@ from app.core.tensors import InferRequest, InferResponse, Parameters, Tensor
 from app.tape.taken import Missing, Rules, Taken
 from nereid_client.tape.rows import CANCELLED, KEPT, NO_REPLAY, OMITTED, PARAMETERS, REDACTED
 from nereid_client.tape.segments import Described, encode_fields
-
-if TYPE_CHECKING:
-    from app.native.extension import Messages
 
 PACKED_BYTES: Final = 16 << 10
 """Rows up to this size are written down by the event loop; the tensors of larger ones are not copied."""
@@ -41,7 +38,6 @@ def is_small(taken: Taken) -> bool:
 
 
 def plain_row(
-    messages: "Messages",
     rules: Rules,
     ingress: str,
     number: int,
@@ -50,10 +46,11 @@ def plain_row(
     moments: tuple[int, int, int],
     token: str,
 ) -> bytes | None:
-    """Return the row of a request chosen at random whose only response is no failure, as most are; by C.
+    """Return the row of a request chosen at random whose only response is no failure, as most are.
+
+    It is what `encoded` makes of `Taken`, in half the time.
 
     Args:
-        messages: know where the fields are.
         rules: of the model.
         ingress, number: see `Row`.
         request: as it was submitted.
@@ -64,10 +61,22 @@ def plain_row(
     Returns:
         None for one that is to be made of `Taken`: it has parameters, is large or hashed, or in memory of its
         client.
+
+    Raises:
+        ValueError: its names are too long.
     """
-    spec = rules.spec
-    plain = (*moments[:2], ingress, number, rules.model, token, moments[2], "rate", spec.rate or 0.0)
-    return messages.write_row(request, response, spec.fields, PACKED_BYTES, *plain, spec.replay != "never")
+    redact = rules.redaction
+    if request.parameters or request.regions or response.failure or not response.final or redact.hashes:
+        return None
+    body: list[Any] = []
+    flags = {NO_REPLAY} if rules.spec.replay == "never" else set[str]()
+    inputs = _tensors(redact, request.inputs, body, flags)
+    answer = _response(redact, moments[2], response, body, flags)
+    if sum(map(len, body)) > PACKED_BYTES:
+        return None
+    plain = _plain(request, moments, ingress, number, rules.model, response.model_version, token)
+    said: tuple[Any, ...] = ({}, inputs, (answer,), "rate", rules.spec.rate or 0.0, sorted(flags))
+    return b"".join(encode_fields((*plain, *said), body))
 
 
 def encoded(taken: Taken, ingress: str) -> list[Any]:
@@ -90,19 +99,27 @@ def encoded(taken: Taken, ingress: str) -> list[Any]:
     kept = _parameters(taken, flags) if request.parameters else {}
     if taken.rules.spec.replay == "never":
         flags.add(NO_REPLAY)
+    moments, model = (taken.wall_ns, taken.arrived), taken.rules.model
+    plain = _plain(request, moments, ingress, taken.number, model, version, taken.token)
     said = (kept, inputs, responses, taken.reason, taken.probability, sorted(flags))
-    return encode_fields((*_plain(taken, ingress, version), *said), body)
+    return encode_fields((*plain, *said), body)
 
 
-def _plain(taken: Taken, ingress: str, version: str) -> tuple[Any, ...]:
+def _plain(
+    request: InferRequest,
+    moments: tuple[int, ...],
+    ingress: str,
+    number: int,
+    model: str,
+    version: str,
+    token: str,
+) -> tuple[Any, ...]:
     """Return the fields of a row up to its parameters."""
-    request = taken.request
     return (
-        taken.wall_ns,
-        taken.arrived,
+        *moments[:2],
         ingress,
-        taken.number,
-        taken.rules.model,
+        number,
+        model,
         request.model_version,
         version,
         request.id,
@@ -111,7 +128,7 @@ def _plain(taken: Taken, ingress: str, version: str) -> tuple[Any, ...]:
         request.sequence_end,
         request.priority,
         request.timeout_us,
-        taken.token,
+        token,
         [output.name for output in request.outputs],
     )
 
