@@ -10,7 +10,7 @@ import pytest
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 _REFUSED = "Failed to load resource: the server responded with a status of "
 SIZES = {"desk": (1440, 900), "phone": (390, 844)}
-_PICTURE = {"picture": (1200, 750)}
+_PICTURE = {"picture": (1320, 825)}
 
 
 @contextmanager

@@ -8,6 +8,7 @@ With --dev the server is one process without Ray, which has no rollouts; the oth
 
 import argparse
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -59,10 +60,10 @@ def repository(folder: Path) -> Path:
     (models / "speech" / "1" / "model.py").write_text(_BROKEN)
     (models / "wine_forest" / "rollout.yaml").write_text("steps: [5, 25]\ntape: null\n")
     np.savez(folder / "train.npz", input__0=wines(12_000, 0))
-    command = ["drift", "reference", "wine_forest", "--from", str(folder / "train.npz")]
-    subprocess.run(
-        [sys.executable, "-m", "nereid", *command, "--repository", str(models)], cwd=ROOT, check=True
-    )
+    command = [sys.executable, "-m", "nereid", "drift", "reference", "wine_forest"]
+    paths = {**os.environ, "PYTHONPATH": str(ROOT)}
+    given = ["--from", "train.npz", "--repository", "models"]
+    subprocess.run([*command, *given], cwd=folder, env=paths, check=True)
     return models
 
 
@@ -82,10 +83,12 @@ def load(address: str) -> Iterator[None]:
     threads = [threading.Thread(target=send, args=each) for each in asked]
     for thread in threads:
         thread.start()
-    yield
-    done.set()
-    for thread in threads:
-        thread.join()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
 
 
 def _picture(client: Any, number: int) -> None:
@@ -115,9 +118,15 @@ def _try(page: Any) -> None:
     page.get_by_text("from here to the answer").wait_for()
 
 
-def _first_row(page: Any) -> None:
+def _row(page: Any) -> None:
     page.locator("tbody tr").first.click()
-    page.locator("main dl, main svg").first.wait_for()
+    page.locator("main dl").first.wait_for()
+    page.wait_for_timeout(1000)
+
+
+def _ensemble(page: Any) -> None:
+    page.get_by_role("row", name="efficientnet_ensemble").first.click()
+    page.get_by_role("img", name="Spans of the trace").wait_for()
     page.wait_for_timeout(1000)
 
 
@@ -131,28 +140,30 @@ PAGES: Final[dict[str, tuple[str, Callable[[Any], None]]]] = {
     "try": ("try/efficientnet_ensemble", _try),
     "graph": ("graph/efficientnet_ensemble", _waited),
     "tape": ("tape/wine_forest", _waited),
-    "tape_row": ("tape/wine_forest", _first_row),
+    "tape_row": ("tape/wine_forest", _row),
     "drift": ("drift/wine_forest", _waited),
-    "cost": ("cost", _waited),
     "config": ("config/simple", _waited),
     "logs": ("logs", _waited),
-    "trace": ("traces", _first_row),
+    "trace": ("traces", _ensemble),
     "server": ("server", _waited),
+    "cost": ("cost", _waited),
     "rollout": ("rollout/wine_forest", _waited),
 }
 """Pages by the name of their picture, with what is done there before it is taken."""
 
 
 def written(page: Any, path: Path) -> None:
-    """Write what a page shows, in 64 colours.
+    """Write what a page shows, without what is empty below it, in 64 colours.
 
     Raises:
         ValueError: the file is too large for the manual.
     """
     from PIL import Image
 
+    end = page.evaluate("document.querySelector('main').lastElementChild.getBoundingClientRect().bottom")
     with Image.open(io.BytesIO(page.screenshot())) as shown:
-        few = shown.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        used = shown.crop((0, 0, shown.width, min(shown.height, int(end) + 24)))
+        few = used.convert("RGB").quantize(64, dither=Image.Dither.NONE)
         few.save(path, optimize=True)
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"{path} has {path.stat().st_size:,} bytes")
@@ -168,9 +179,11 @@ def take(target: Path, names: list[str], dev: bool) -> None:
             f"--model-repository={models}",
             "--exit-on-error=false",
             "--strict-readiness=false",
+            "--log-info=true",
             f"--tape={work}/tape",
         ]
-        flags += ["--tape-rate=1", "--allow-console=true", f"--console-port={port}"]
+        flags += [f"--cost-directory={work}/cost", "--tape-rate=1"]
+        flags += ["--allow-console=true", f"--console-port={port}"]
         if dev:
             server: Server = EngineServer(flags, Path(work) / "log")
         else:
