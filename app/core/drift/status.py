@@ -59,14 +59,6 @@ class DriftStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     stale: str = ""
 
 
-class Collecting(msgspec.Struct, frozen=True):
-    """A reference that is being made of the requests that come: until when, and rows so far."""
-
-    model: str
-    until: float
-    rows: int
-
-
 def confidence(counts: RowCounts) -> float | None:
     """Return the mean of the greatest share of classes; None without classes."""
     return counts.confidence / 1e6 / counts.classified if counts.classified else None
