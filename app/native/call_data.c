@@ -28,7 +28,7 @@ static int admit(UnaryCalls *self, PyObject *connection, PyObject *stream, Py_ss
         !adds_up(get(self, STREAM, stream, S_RECEIVED), length, self->stream_window, &counts->of_stream) ||
         !adds_up(get(self, CALL, call, U_BUFFERED), length, self->max_buffered, &counts->of_call))
         return 0;
-    if (get_count(self, self->buffered, &counts->of_server) < 0)
+    if (get_count(self, texts.buffered, &counts->of_server) < 0)
         return -1;
     counts->of_server += length;
     return counts->of_server <= self->max_buffered;
@@ -39,7 +39,7 @@ static int tell(UnaryCalls *self, PyObject *connection, PyObject *stream, PyObje
     return set_number(self, CONNECTION, connection, C_RECEIVED, counts->of_connection) < 0 ||
                    set_number(self, STREAM, stream, S_RECEIVED, counts->of_stream) < 0 ||
                    set_number(self, CALL, call, U_BUFFERED, counts->of_call) < 0 ||
-                   set_count(self, self->buffered, counts->of_server) < 0
+                   set_count(self, texts.buffered, counts->of_server) < 0
                ? -1
                : 0;
 }
@@ -70,7 +70,7 @@ static PyObject *begin_message(UnaryCalls *self, PyObject *call, const struct fr
 {
     PyObject *at = PyLong_FromSsize_t(tensor_offset(data->payload + PREFIX_SIZE, data->length - PREFIX_SIZE));
     PyObject *nbytes = at == NULL ? NULL : PyLong_FromLongLong(size);
-    PyObject *made = nbytes == NULL ? NULL : PyObject_CallMethodObjArgs(call, self->begin_message, nbytes, at, NULL);
+    PyObject *made = nbytes == NULL ? NULL : PyObject_CallMethodObjArgs(call, texts.begin_message, nbytes, at, NULL);
     Py_XDECREF(at);
     Py_XDECREF(nbytes);
     Py_XDECREF(made);

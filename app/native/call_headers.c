@@ -196,7 +196,7 @@ static int note(const HeaderDecoder *self, struct found *found, PyObject *pair)
     else if (IS(name, "grpc-encoding"))
         Py_XSETREF(found->encoding, Py_NewRef(value));
     else if (IS(name, "grpc-accept-encoding"))
-        found->accepts_gzip = PyUnicode_Contains(value, self->calls->gzip);
+        found->accepts_gzip = PyUnicode_Contains(value, texts.gzip);
     return BEGINS(name, ":") || BEGINS(name, "grpc-") ? 0 : add_metadata(self, found, name, pair);
 }
 
@@ -228,7 +228,7 @@ static PyObject *make_head(const HeaderDecoder *self, const struct found *found)
     PyObject *values[HEAD_FIELDS] = {
         [PATH] = found->path == NULL ? PyUnicode_New(0, 0) : Py_NewRef(found->path),
         [TIMEOUT_S] = found->timeout_s < 0 ? Py_NewRef(Py_None) : PyFloat_FromDouble(found->timeout_s),
-        [ENCODING] = Py_NewRef(found->encoding == NULL ? self->calls->identity : found->encoding),
+        [ENCODING] = Py_NewRef(found->encoding == NULL ? texts.identity : found->encoding),
         [ACCEPTS_GZIP] = PyBool_FromLong(found->accepts_gzip),
         [METADATA] = PyList_AsTuple(found->metadata),
         [REFUSAL] = PyLong_FromLong(!found->is_post ? 405 : !found->is_grpc ? 415 : 0)};

@@ -35,29 +35,27 @@ int set_count(const UnaryCalls *self, PyObject *name, long long count)
     return result;
 }
 
-static int bind(UnaryCalls *self, enum call_type type, PyObject *given)
+static int bind(UnaryCalls *self, PyObject *types)
 {
-    if (!PyType_Check(given)) {
-        PyErr_SetString(PyExc_TypeError, "types are expected");
+    if (PyTuple_GET_SIZE(types) != CALL_TYPES || PyBytes_GET_SIZE(self->huffman) != HUFFMAN_SIZE) {
+        PyErr_SetString(PyExc_TypeError, "a wrong number of types or states");
         return -1;
     }
-    self->types[type] = (PyTypeObject *)Py_NewRef(given);
-    return slot_names[type] == NULL ? 0 : find_slots(self->types[type], slot_names[type], self->slots[type], __FILE__);
+    for (int i = 0; i < CALL_TYPES; i++) {
+        PyObject *type = PyTuple_GET_ITEM(types, i);
+        if (!PyType_Check(type)) {
+            PyErr_SetString(PyExc_TypeError, "types are expected");
+            return -1;
+        }
+        self->types[i] = (PyTypeObject *)type;
+        if (slot_names[i] != NULL && find_slots(self->types[i], slot_names[i], self->slots[i], __FILE__) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 static int make_constants(UnaryCalls *self)
 {
-    self->calls = PyUnicode_InternFromString("calls");
-    self->buffered = PyUnicode_InternFromString("buffered");
-    self->count = PyUnicode_InternFromString("count");
-    self->start_timer = PyUnicode_InternFromString("start_timer");
-    self->open = PyUnicode_InternFromString("_open");
-    self->cancel = PyUnicode_InternFromString("cancel");
-    self->flush = PyUnicode_InternFromString("flush");
-    self->call_soon = PyUnicode_InternFromString("call_soon");
-    self->identity = PyUnicode_InternFromString("identity");
-    self->gzip = PyUnicode_InternFromString("gzip");
-    self->begin_message = PyUnicode_InternFromString("begin_message");
     self->request_names = Py_BuildValue("(sssssss)", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout_us",
                                         "regions", "deadline");
     self->output_names = Py_BuildValue("(s)", "region");
@@ -76,32 +74,19 @@ static PyObject *new_calls(PyTypeObject *type, PyObject *arguments, PyObject *ke
                                     "max_streams", "max_buffered", "max_message",  "max_control_frames",
                                     "stream_window", "connection_window", "max_frame", NULL};
     UnaryCalls *self = (UnaryCalls *)type->tp_alloc(type, 0);
+    PyObject *types;
     if (self == NULL)
         return NULL;
-    PyObject *types, *state, *handlers, *on_cancel, *headers, *trailers, *table, *huffman, *metadata, *refuse, *otherwise;
-    int made = PyArg_ParseTupleAndKeywords(
-        arguments, keywords, "O!OO!OSSO!SOOOLLLLLLLLL", keyword_names, &PyTuple_Type, &types, &state, &PyDict_Type, &handlers,
-        &on_cancel, &headers, &trailers, &PyTuple_Type, &table, &huffman, &metadata, &refuse, &otherwise, &self->max_header, &self->max_calls, &self->max_streams, &self->max_buffered,
-        &self->max_message, &self->max_control_frames, &self->stream_window, &self->connection_window,
-        &self->max_frame);
-    if (made) {
-        self->state = Py_NewRef(state);
-        self->handlers = Py_NewRef(handlers);
-        self->on_cancel = Py_NewRef(on_cancel);
-        self->headers = Py_NewRef(headers);
-        self->trailers = Py_NewRef(trailers);
-        self->static_table = Py_NewRef(table);
-        self->huffman = Py_NewRef(huffman);
-        self->decode_metadata = Py_NewRef(metadata);
-        self->refuse = Py_NewRef(refuse);
-        self->decode_request = Py_NewRef(otherwise);
-        made = make_constants(self) == 0 && PyTuple_GET_SIZE(types) == CALL_TYPES && PyBytes_GET_SIZE(huffman) == HUFFMAN_SIZE;
-        if (!made && !PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a wrong number of types or states");
-    }
-    for (int i = 0; made && i < CALL_TYPES; i++)
-        made = bind(self, i, PyTuple_GET_ITEM(types, i)) == 0;
-    if (!made)
+    self->given = keywords == NULL ? PyTuple_Pack(1, arguments) : PyTuple_Pack(2, arguments, keywords);
+    if (self->given == NULL ||
+        !PyArg_ParseTupleAndKeywords(arguments, keywords, "O!OO!OSSO!SOOOLLLLLLLLL", keyword_names, &PyTuple_Type, &types,
+                                     &self->state, &PyDict_Type, &self->handlers, &self->on_cancel, &self->headers,
+                                     &self->trailers, &PyTuple_Type, &self->static_table, &self->huffman,
+                                     &self->decode_metadata, &self->refuse, &self->decode_request, &self->max_header,
+                                     &self->max_calls, &self->max_streams, &self->max_buffered, &self->max_message,
+                                     &self->max_control_frames, &self->stream_window, &self->connection_window,
+                                     &self->max_frame) ||
+        bind(self, types) < 0 || make_constants(self) < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -110,12 +95,7 @@ static PyObject *new_calls(PyTypeObject *type, PyObject *arguments, PyObject *ke
 static int traverse(UnaryCalls *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    for (int i = 0; i < CALL_TYPES; i++)
-        Py_VISIT(self->types[i]);
-    Py_VISIT(self->state);
-    Py_VISIT(self->handlers);
-    Py_VISIT(self->on_cancel);
-    Py_VISIT(self->decode_request);
+    Py_VISIT(self->given);
     return 0;
 }
 
@@ -123,16 +103,10 @@ static void delete_calls(UnaryCalls *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    for (int i = 0; i < CALL_TYPES; i++)
-        Py_XDECREF(self->types[i]);
-    PyObject *held[] = {self->state,        self->handlers,     self->on_cancel,   self->headers,  self->trailers,
-                        self->static_table, self->huffman,      self->decode_metadata, self->refuse, self->decode_request,
-                        self->request_names, self->output_names, self->calls,      self->buffered, self->count,
-                        self->start_timer,  self->open,         self->cancel,      self->flush,    self->call_soon,
-                        self->identity,     self->gzip,         self->zero,        self->no_deadline, self->begin_message,
+    PyObject *made[] = {self->given, self->request_names, self->output_names, self->zero, self->no_deadline,
                         (PyObject *)self->sink_type, (PyObject *)self->decoder_type};
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
-        Py_XDECREF(held[i]);
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        Py_XDECREF(made[i]);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -162,8 +136,5 @@ static PyType_Spec spec = {
 
 int add_calls(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return added;
+    return add_type(module, &spec, NULL);
 }

@@ -15,13 +15,13 @@ enum { PATH, TIMEOUT_S, ENCODING, ACCEPTS_GZIP, METADATA, REFUSAL, HEAD_FIELDS }
 
 typedef struct {
     PyObject_HEAD
+    PyObject *given; /* the arguments, which keep what is given: state to decode_request, and the types */
     PyTypeObject *types[CALL_TYPES], *sink_type, *decoder_type;
     Py_ssize_t slots[CALL_TYPES][MOST_SLOTS];
     PyObject *state, *handlers, *on_cancel;
     PyObject *headers, *trailers; /* header blocks of every response */
     PyObject *static_table, *huffman, *decode_metadata, *refuse; /* what decodes header blocks */
     PyObject *decode_request, *request_names, *output_names;    /* what reads messages */
-    PyObject *calls, *buffered, *count, *start_timer, *open, *cancel, *flush, *call_soon, *identity, *gzip, *begin_message; /* names */
     PyObject *zero, *no_deadline;
     long long max_header, max_calls, max_streams, max_buffered, max_message, max_control_frames, stream_window,
         connection_window, max_frame;

@@ -68,13 +68,13 @@ static int enter(UnaryCalls *self, PyObject *connection, long long number, PyObj
     PyObject *call = stream == NULL ? NULL : make_call(self, stream, head, handler);
     int done = -1;
     long long calls;
-    if (call != NULL && get_count(self, self->calls, &calls) == 0 && set_count(self, self->calls, calls + 1) == 0 &&
+    if (call != NULL && get_count(self, texts.calls, &calls) == 0 && set_count(self, texts.calls, calls + 1) == 0 &&
         set_number(self, CONNECTION, connection, C_LAST_STREAM, number) == 0) {
         set(self, STREAM, stream, S_RECEIVER, Py_NewRef(call));
         done = PyDict_SetItem(get(self, CONNECTION, connection, C_STREAMS), get(self, STREAM, stream, S_ID), stream);
     }
     if (done == 0 && PyTuple_GET_ITEM(head, TIMEOUT_S) != Py_None) {
-        PyObject *started = PyObject_CallMethodNoArgs(call, self->start_timer);
+        PyObject *started = PyObject_CallMethodNoArgs(call, texts.start_timer);
         done = started == NULL ? -1 : 0;
         Py_XDECREF(started);
     }
@@ -95,18 +95,18 @@ static int open_plain(UnaryCalls *self, PyObject *connection, const struct frame
         !get_number(get(self, CONNECTION, connection, C_LAST_STREAM), &last) || frame->stream <= last ||
         !get_number(PyTuple_GET_ITEM(head, REFUSAL), &refusal) || refusal)
         return 0;
-    if (get_count(self, self->calls, &calls) < 0)
+    if (get_count(self, texts.calls, &calls) < 0)
         return -1;
     return calls >= self->max_calls ? 0 : enter(self, connection, frame->stream, head, handler);
 }
 
 /* Open a call as Python does, which may refuse it. */
-static int open_call(UnaryCalls *self, PyObject *connection, const struct frame *frame, PyObject *head)
+static int open_call(PyObject *connection, const struct frame *frame, PyObject *head)
 {
     PyObject *stream = PyLong_FromLongLong(frame->stream), *flags = PyLong_FromLong(frame->flags);
     PyObject *opened = stream == NULL || flags == NULL
                            ? NULL
-                           : PyObject_CallMethodObjArgs(connection, self->open, stream, flags, head, NULL);
+                           : PyObject_CallMethodObjArgs(connection, texts.open, stream, flags, head, NULL);
     Py_XDECREF(stream);
     Py_XDECREF(flags);
     Py_XDECREF(opened);
@@ -122,7 +122,7 @@ static int receive_headers(UnaryCalls *self, PyObject *connection, const struct 
     PyObject *head = read_block(headers, frame->payload, frame->length);
     int opened = head == NULL ? -1 : open_plain(self, connection, frame, head);
     if (opened == 0)
-        opened = open_call(self, connection, frame, head);
+        opened = open_call(connection, frame, head);
     Py_XDECREF(head);
     return opened;
 }
@@ -139,7 +139,7 @@ static int count_frame(UnaryCalls *self, PyObject *keepalive)
         return next == NULL ? -1 : PyList_SetItem(counts, 0, next);
     }
     PyObject *limit = PyLong_FromLongLong(self->max_control_frames);
-    PyObject *counted = limit == NULL ? NULL : PyObject_CallMethodObjArgs(keepalive, self->count, Py_False, limit, NULL);
+    PyObject *counted = limit == NULL ? NULL : PyObject_CallMethodObjArgs(keepalive, texts.count, Py_False, limit, NULL);
     Py_XDECREF(limit);
     Py_XDECREF(counted);
     return counted == NULL ? -1 : 0;

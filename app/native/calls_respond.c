@@ -34,12 +34,12 @@ static int close_call(UnaryCalls *self, PyObject *call)
     PyObject *timer = get(self, CALL, call, U_TIMER);
     set(self, CALL, call, U_ON_CANCEL, Py_NewRef(self->on_cancel)); /* breaks a reference cycle */
     set(self, CALL, call, U_OVER, Py_NewRef(Py_True));
-    if (!get_number(get(self, CALL, call, U_BUFFERED), &of_call) || get_count(self, self->calls, &calls) < 0 ||
-        get_count(self, self->buffered, &buffered) < 0 || set_count(self, self->calls, calls - 1) < 0 ||
-        set_count(self, self->buffered, buffered - of_call) < 0)
+    if (!get_number(get(self, CALL, call, U_BUFFERED), &of_call) || get_count(self, texts.calls, &calls) < 0 ||
+        get_count(self, texts.buffered, &buffered) < 0 || set_count(self, texts.calls, calls - 1) < 0 ||
+        set_count(self, texts.buffered, buffered - of_call) < 0)
         return -1;
     set(self, CALL, call, U_BUFFERED, Py_NewRef(self->zero));
-    PyObject *cancelled = timer == Py_None ? Py_NewRef(timer) : PyObject_CallMethodNoArgs(timer, self->cancel);
+    PyObject *cancelled = timer == Py_None ? Py_NewRef(timer) : PyObject_CallMethodNoArgs(timer, texts.cancel);
     Py_XDECREF(cancelled);
     return cancelled == NULL ? -1 : 0;
 }
@@ -62,8 +62,8 @@ static int finish_stream(UnaryCalls *self, PyObject *stream, PyObject *output)
 /* As `Output.schedule_flush`. */
 static int schedule_flush(UnaryCalls *self, PyObject *output)
 {
-    PyObject *flush = PyObject_GetAttr(output, self->flush), *loop = get(self, OUTPUT, output, O_LOOP);
-    PyObject *scheduled = flush == NULL ? NULL : PyObject_CallMethodOneArg(loop, self->call_soon, flush);
+    PyObject *flush = PyObject_GetAttr(output, texts.flush), *loop = get(self, OUTPUT, output, O_LOOP);
+    PyObject *scheduled = flush == NULL ? NULL : PyObject_CallMethodOneArg(loop, texts.call_soon, flush);
     Py_XDECREF(flush);
     Py_XDECREF(scheduled);
     if (scheduled != NULL)

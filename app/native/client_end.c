@@ -54,8 +54,8 @@ static int is_plain(ClientEnd *self, PyObject *request, uint64_t *left)
     if (is_cleared(end) || end->nbytes > end->limit || Py_TYPE(request) != end->messages->types[REQUEST] ||
         !read_left(end, request, left))
         return 0;
-    int closing = is_set(end, end_names.closing);
-    int draining = closing ? closing : is_set(end, end_names.draining);
+    int closing = is_set(end, texts.closing);
+    int draining = closing ? closing : is_set(end, texts.draining);
     return draining < 0 ? -1 : !draining;
 }
 
@@ -66,7 +66,7 @@ static int enter(ClientEnd *self, PyObject *stream, PyObject *call, PyObject *de
         return -1;
     if (deadline == NULL)
         return 0;
-    PyObject *bucket = PyObject_CallMethodObjArgs(self->deadlines, end_names.add, stream, deadline, NULL);
+    PyObject *bucket = PyObject_CallMethodObjArgs(self->deadlines, texts.add, stream, deadline, NULL);
     if (bucket == NULL)
         return -1;
     Py_XSETREF(*call_field(self, call, L_BUCKET), bucket);
@@ -111,7 +111,7 @@ static int end_call(ClientEnd *self, PyObject *stream, PyObject *call)
     Py_XSETREF(*call_field(self, call, L_SINK), Py_NewRef(self->no_sink));
     if (!timed)
         return 0;
-    PyObject *removed = PyObject_CallMethodObjArgs(self->deadlines, end_names.remove, stream, bucket, NULL);
+    PyObject *removed = PyObject_CallMethodObjArgs(self->deadlines, texts.remove, stream, bucket, NULL);
     Py_XDECREF(removed);
     return removed == NULL ? -1 : 0;
 }
@@ -123,7 +123,7 @@ static int respond(ClientEnd *self, PyObject *sink, PyObject *response)
     PyObject *error = result == NULL ? caught() : NULL;
     int reported = 0;
     if (result == NULL)
-        reported = error == NULL ? -1 : notify(&self->end, end_names.report, error, NULL, NULL);
+        reported = error == NULL ? -1 : notify(&self->end, texts.report, error, NULL, NULL);
     Py_XDECREF(result);
     Py_XDECREF(error);
     return reported;
@@ -131,8 +131,8 @@ static int respond(ClientEnd *self, PyObject *sink, PyObject *response)
 
 static int close_if_drained(End *end)
 {
-    int draining = is_set(end, end_names.draining);
-    return draining > 0 ? notify(end, end_names.close_if_drained, NULL, NULL, NULL) : draining;
+    int draining = is_set(end, texts.draining);
+    return draining > 0 ? notify(end, texts.close_if_drained, NULL, NULL, NULL) : draining;
 }
 
 /* Hand a response to the sink of a call in flight. */
@@ -248,8 +248,5 @@ static PyType_Spec spec = {
 
 int add_client_end(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return added;
+    return add_type(module, &spec, NULL);
 }

@@ -1,8 +1,6 @@
 /* What both ends of a channel have in common. */
 #include "ends.h"
 
-struct end_names end_names;
-
 static uint64_t little_endian(const unsigned char *place, int width)
 {
     uint64_t value = 0;
@@ -41,7 +39,7 @@ static Py_ssize_t take(End *self, const unsigned char *bytes, Py_ssize_t start, 
         if (handled <= 0)
             return handled < 0 ? -1 : start;
         start += (Py_ssize_t)size;
-        int closing = is_set(self, end_names.closing);
+        int closing = is_set(self, texts.closing);
         if (closing)
             return closing < 0 ? -1 : start;
     }
@@ -176,33 +174,7 @@ void delete_end(End *self)
     Py_DECREF(type);
 }
 
-static int name_attributes(void)
-{
-    static const struct {
-        PyObject **place;
-        const char *name;
-    } names[] = {
-        {&end_names.closing, "closing"},
-        {&end_names.draining, "draining"},
-        {&end_names.close_if_drained, "_close_if_drained"},
-        {&end_names.add, "add"},
-        {&end_names.remove, "remove"},
-        {&end_names.report, "_report"},
-        {&end_names.deliver, "_deliver"},
-        {&end_names.refuse, "_refuse"},
-        {&end_names.apply_back_pressure, "_apply_back_pressure"},
-        {&end_names.submit, "submit"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if ((*names[i].place = PyUnicode_InternFromString(names[i].name)) == NULL)
-            return -1;
-    return 0;
-}
-
 int add_ends(PyObject *module)
 {
-    return name_attributes() < 0 || add_client_end(module) < 0 || add_server_end(module) < 0 ||
-                   add_plain_requests(module) < 0
-               ? -1
-               : 0;
+    return add_client_end(module) < 0 || add_server_end(module) < 0 || add_plain_requests(module) < 0 ? -1 : 0;
 }

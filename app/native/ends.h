@@ -69,11 +69,6 @@ int is_set(End *self, PyObject *name);
 /* Return the exception that was raised; NULL, with that exception, for one that no handler of requests may catch. */
 PyObject *caught(void);
 
-/* Names of attributes of the connection, and of what it gives to its end. */
-extern struct end_names {
-    PyObject *closing, *draining, *close_if_drained, *add, *remove, *report, *deliver, *refuse, *apply_back_pressure, *submit;
-} end_names;
-
 /* Answer a request with a model's name, version, outputs, the request's id and parameters; NULL with an error, or
 without one for what has to be given to the sink as a response. */
 PyObject *send_plain(PyObject *sink, PyObject *const *values);

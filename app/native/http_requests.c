@@ -181,8 +181,5 @@ static PyType_Spec specification = {
 
 int add_http_requests(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &specification, NULL);
-    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return added;
+    return add_type(module, &specification, NULL);
 }

@@ -132,10 +132,5 @@ static PyType_Spec specification = {
 
 int add_mapping(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &specification, NULL);
-    if (type == NULL)
-        return -1;
-    int result = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return result;
+    return add_type(module, &specification, NULL);
 }

@@ -131,6 +131,5 @@ PyTypeObject *messages_type;
 
 int add_messages(PyObject *module)
 {
-    messages_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return messages_type == NULL ? -1 : PyModule_AddType(module, messages_type);
+    return add_type(module, &spec, &messages_type);
 }

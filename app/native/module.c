@@ -1,11 +1,31 @@
 /* The module `app.native.extension`. */
 #include "module.h"
 
+struct texts texts;
+
+static int make_texts(void)
+{
+#define MAKE_TEXT(field, text) texts.field = PyUnicode_InternFromString(text);
+    EACH_TEXT(MAKE_TEXT)
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    int added = type == NULL ? -1 : PyModule_AddType(module, type);
+    if (kept != NULL)
+        *kept = type;
+    else
+        Py_XDECREF(type);
+    return added;
+}
+
 static int execute(PyObject *module)
 {
     if (PyModule_AddStringConstant(module, "SOURCES", SOURCES) < 0)
         return -1;
-    if (add_calls(module) < 0 || add_strings(module) < 0 || add_mapping(module) < 0 || add_messages(module) < 0)
+    if (make_texts() < 0 || add_calls(module) < 0 || add_strings(module) < 0 || add_mapping(module) < 0 || add_messages(module) < 0)
         return -1;
     return add_ends(module) < 0 || add_json(module) < 0 || add_http_requests(module) < 0 ? -1 : 0;
 }

@@ -257,6 +257,5 @@ PyTypeObject *plain_check_type;
 
 int add_plain_check(PyObject *module)
 {
-    plain_check_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return plain_check_type == NULL ? -1 : PyModule_AddType(module, plain_check_type);
+    return add_type(module, &spec, &plain_check_type);
 }

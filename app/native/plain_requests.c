@@ -70,7 +70,7 @@ static void tell_refused(PlainRequests *self, PyObject *pending)
 /* Queue a request and return the function that cancels it. */
 static PyObject *accept(PlainRequests *self, PyObject *pending)
 {
-    PyObject *submitted = PyObject_CallMethodOneArg(self->objects[SCHEDULER], end_names.submit, pending);
+    PyObject *submitted = PyObject_CallMethodOneArg(self->objects[SCHEDULER], texts.submit, pending);
     if (submitted == NULL) {
         tell_refused(self, pending);
         return NULL;
@@ -333,8 +333,5 @@ static PyType_Spec spec = {
 
 int add_plain_requests(PyObject *module)
 {
-    PyObject *type = add_plain_check(module) < 0 ? NULL : PyType_FromModuleAndSpec(module, &spec, NULL);
-    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return added;
+    return add_plain_check(module) < 0 ? -1 : add_type(module, &spec, NULL);
 }

@@ -34,7 +34,7 @@ static PyObject *send(Reply *self, PyObject *frame, int final)
         return NULL;
     if (end->nbytes > end->limit && !is_cleared(end)) {
         PyObject *newest = PyLong_FromSsize_t(nbytes);
-        int applied = newest == NULL ? -1 : notify(end, end_names.apply_back_pressure, newest, NULL, NULL);
+        int applied = newest == NULL ? -1 : notify(end, texts.apply_back_pressure, newest, NULL, NULL);
         Py_XDECREF(newest);
         if (applied < 0)
             return NULL;
@@ -64,7 +64,7 @@ static PyObject *call_reply(PyObject *object, PyObject *const *arguments, size_t
     PyObject *frame = response_frame(end->messages, end->connection, arguments[0], self->number);
     if (frame != NULL)
         return send(self, frame, field(end->messages, ANSWER, arguments[0], A_FINAL) == Py_True);
-    if (PyErr_Occurred() || notify(end, end_names.deliver, self->stream, arguments[0], NULL) < 0)
+    if (PyErr_Occurred() || notify(end, texts.deliver, self->stream, arguments[0], NULL) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -120,13 +120,13 @@ static int hand_over(ServerEnd *self, PyObject *request, PyObject *stream, uint6
         return -1;
     }
     PyObject *arguments[] = {self->handler, request, reply};
-    PyObject *cancel = PyObject_VectorcallMethod(end_names.submit, arguments, 3, NULL);
+    PyObject *cancel = PyObject_VectorcallMethod(texts.submit, arguments, 3, NULL);
     PyObject *error = cancel == NULL ? caught() : NULL;
     int done = -1;
     if (cancel != NULL)
         done = keep(end, stream, cancel);
     else if (error != NULL)
-        done = notify(end, end_names.refuse, reply, request, error);
+        done = notify(end, texts.refuse, reply, request, error);
     Py_XDECREF(cancel);
     Py_XDECREF(error);
     Py_DECREF(reply);
@@ -270,8 +270,5 @@ static PyType_Spec reply_spec = {
 int add_server_end(PyObject *module)
 {
     reply_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &reply_spec, NULL);
-    PyObject *type = reply_type == NULL ? NULL : PyType_FromModuleAndSpec(module, &spec, NULL);
-    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return added;
+    return reply_type == NULL ? -1 : add_type(module, &spec, NULL);
 }
