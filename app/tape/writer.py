@@ -23,6 +23,8 @@ from nereid_client.tape.segments import OPEN, Counted
 
 logger = logging.getLogger(__name__)
 
+rest: Final = time.sleep
+
 FLUSH_S: Final = 0.25
 """What a killed process loses at most."""
 SYNC_S: Final = 1.0
@@ -32,7 +34,12 @@ SEGMENT_S: Final = 600.0
 RETRY_S: Final = 1.0
 """Time after an error of the disk in which it is not tried again."""
 RETAIN_S: Final = 60.0
-_BATCH_ROWS: Final = 512
+_BATCH_ROWS: Final = 128
+"""Rows that are written at once: the event loop waits some 40 us for those that are small."""
+_REST_S: Final = 0.002
+"""Time between two batches: requests are not to wait for several, one after the other."""
+_HURRY_BYTES: Final = 4 << 20
+"""Bytes of rows that wait, from which there is no such time."""
 _model_of: Final = attrgetter("model")
 _moment_of: Final = attrgetter("wall_ns")
 _row_of: Final = attrgetter("row")
@@ -116,6 +123,8 @@ class TapeWriter:
                 self._append(batch)
             finally:
                 self._queue.taken_out(sum([row.nbytes for row in batch]))
+            if 0 < self._queue.waiting_bytes < _HURRY_BYTES and not self._ending.is_set():
+                rest(_REST_S)
 
     def _append(self, batch: list[Waiting]) -> None:
         """Write some rows, or count them as lost."""

@@ -14,6 +14,7 @@ from app.tape import files, writer
 from app.tape.counts import TapeCounts
 from app.tape.files import SegmentFile
 from app.tape.queue import TapeQueue
+from app.tape.rows import Waiting
 from app.tape.taken import Taken
 from app.tape.writer import Limits, TapeWriter
 from nereid_client.tape.reader import Tape
@@ -124,6 +125,30 @@ def test_a_disk_that_blocks_costs_rows_and_no_memory(tmp_path: Path, blocked: th
         block_until(bench.settled)
         assert (bench.counts.rows, bench.counts.dropped["queue"]) == (bench.put_in - lost, lost)
         assert len(bench.ids()) == bench.counts.rows
+
+
+@pytest.mark.parametrize(("hurry_bytes", "rested"), [(1 << 20, True), (1, False)])
+def test_batches_are_small_and_the_event_loop_runs_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hurry_bytes: int, rested: bool
+) -> None:
+    rests, written = list[float](), list[int]()
+    monkeypatch.setattr(writer, "rest", rests.append)
+    monkeypatch.setattr(writer, "_HURRY_BYTES", hurry_bytes)
+    with writing(tmp_path) as bench:
+        append = bench.writer._append
+
+        def counting(batch: list[Waiting]) -> None:
+            written.append(len(batch))
+            append(batch)
+
+        monkeypatch.setattr(bench.writer, "_append", counting)
+        Disk.free.clear()
+        bench.put(500)
+        Disk.free.set()
+        block_until(bench.settled)
+    assert sum(written) == bench.counts.rows == 500
+    assert max(written) <= 128
+    assert bool(rests) == rested
 
 
 def test_a_full_disk_costs_rows_until_there_is_room(tmp_path: Path) -> None:
