@@ -42,7 +42,8 @@ backend: "identity" max_batch_size: 8
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 """
-SEQUENCES: Final = "sequence_batching { direct {} }\n"
+SEQUENCES: Final = "sequence_batching { direct {} max_sequence_idle_microseconds: 60000000 }\n"
+"""A client that the machine holds up for a second has not ended its sequence."""
 PLANTED: Final = """
 import os, time
 _writev, _fdatasync, _here = os.writev, os.fdatasync, os.path.dirname(__file__)
@@ -159,9 +160,9 @@ class Load:
             try:
                 self._ask(module, client, array, options, sequence if number % 4 < 2 else 0)
             except Exception as error:
-                if self.stop.is_set() or self._server.process.poll() is not None:
+                if self._server.process.poll() is not None:
                     return
-                self.errors.append(repr(error))
+                self.errors.append(f"{error!r}: {error}")
                 sequence, left = 0, 0
         client.close()
 
