@@ -130,6 +130,14 @@ def _ensemble(page: Any) -> None:
     page.wait_for_timeout(1000)
 
 
+def _cost(page: Any) -> None:
+    for _ in range(90):  # the ledger is written once a minute
+        if page.get_by_role("heading", name="All lines").count():
+            return
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_timeout(1000)
+
+
 def _waited(page: Any) -> None:
     page.wait_for_timeout(5000)
 
@@ -146,7 +154,7 @@ PAGES: Final[dict[str, tuple[str, Callable[[Any], None]]]] = {
     "logs": ("logs", _waited),
     "trace": ("traces", _ensemble),
     "server": ("server", _waited),
-    "cost": ("cost", _waited),
+    "cost": ("cost", _cost),
     "rollout": ("rollout/wine_forest", _waited),
 }
 """Pages by the name of their picture, with what is done there before it is taken."""
