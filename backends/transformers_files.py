@@ -45,11 +45,11 @@ class Architecture(NamedTuple):
     generates: bool
 
 
-def check_weights(folder: str) -> None:
-    """Check that a folder has a model that generates text, with whole files.
+def check_generates(folder: str) -> Architecture:
+    """Return what config.json of a folder says of a model that generates text.
 
     Raises:
-        ValueError: it has not, with the reason.
+        ValueError: it says that it does not, or is missing.
     """
     architecture = read_architecture(folder)
     if not architecture.generates:
@@ -58,6 +58,16 @@ def check_weights(folder: str) -> None:
             " Serve a classifier or an encoder by the backend 'onnxruntime' (optimum-cli export onnx --model"
             " FOLDER .), or load it in a Python model"
         )
+    return architecture
+
+
+def check_weights(folder: str) -> None:
+    """Check that a folder has a model that generates text, with whole files.
+
+    Raises:
+        ValueError: it has not, with the reason.
+    """
+    architecture = check_generates(folder)
     tensors = _tensors(folder)
     found = {int(match[1]) for name in tensors if (match := _LAYER.search(name))}
     if found and (missing := sorted({*range(architecture.layers)} - found)):

@@ -1,9 +1,8 @@
 """Reading a model's file, and fitting the model to its configuration: shapes, batch dimension, data types."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import openvino as ov
 from openvino.preprocess import PrePostProcessor
@@ -11,6 +10,7 @@ from openvino.preprocess import PrePostProcessor
 from app.core.config.model_config import datatype_name
 from app.core.errors import InferError, internal, invalid_arg, unavailable
 from backends.base import Model
+from backends.openvino.document import MAX_BYTES, check_xml
 from backends.openvino.model_io import (
     TYPES,
     Ports,
@@ -22,8 +22,6 @@ from backends.openvino.model_io import (
 )
 from backends.openvino.properties import flag
 from backends.openvino.runtime import core, explained, load_extension
-
-_MAX_XML_BYTES: Final = 64 << 20
 
 
 def read_network(model: Model) -> ov.Model:
@@ -40,7 +38,7 @@ def read_network(model: Model) -> ov.Model:
     if not path.exists():
         raise unavailable(f"unable to find '{path}' for model '{model.name}'")
     if path.suffix == ".xml":
-        _check_xml(path, int(model.backend_config.get("max-xml-bytes", _MAX_XML_BYTES)))
+        _check_xml(path, int(model.backend_config.get("max-xml-bytes", MAX_BYTES)))
     load_extension(model)
     return read_file(path)
 
@@ -58,15 +56,10 @@ def read_file(path: Path) -> ov.Model:
 
 
 def _check_xml(path: Path, limit: int) -> None:
-    """Check an XML file, which is parsed in memory; no model has a document type, so none has entities."""
-    size = os.path.getsize(path)
-    if size > limit:
-        raise invalid_arg(
-            f"'{path}' has {size} bytes, at most {limit} are read:"
-            " --backend-config=openvino,max-xml-bytes=N raises the limit"
-        )
-    if b"<!DOCTYPE" in path.read_bytes():
-        raise invalid_arg(f"'{path}' has a document type declaration, which no OpenVINO model has")
+    try:
+        check_xml(path, limit, ": --backend-config=openvino,max-xml-bytes=N raises the limit")
+    except ValueError as error:
+        raise invalid_arg(str(error)) from error
 
 
 def fit(network: ov.Model, model: Model) -> tuple[ov.Model, int]:

@@ -123,8 +123,10 @@ backends.onnxruntime: app.core app.core.config app.core.installed backends backe
 backends.openvino: app.core app.core.config app.core.system backends
 backends.packaged: app.core app.core.files app.core.system backends
 backends.packaged.dali: backends backends.packaged
-backends.packaged.llm: app.core app.core.files backends backends.packaged backends.packaged.llm.engine
+backends.packaged.llm: app.core app.core.files backends backends.openvino backends.packaged
+    backends.packaged.llm.engine backends.packaged.llm.openvino
 backends.packaged.llm.engine:
+backends.packaged.llm.openvino: backends.openvino
 backends.packaged.paddle: backends backends.packaged
 backends.packaged.tvm: backends backends.packaged
 backends.python: app.core app.core.config app.core.installed backends backends.python.api

@@ -6,11 +6,15 @@ Imports no framework.
 import json
 import os
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Final
 
 from app.core.files.paths import path_inside
+from backends.openvino.document import check_xml
 
 _DTYPES: Final = ("auto", "float32", "float16", "bfloat16")
+_ENGINES: Final = ("transformers", "openvino")
+_NETWORK: Final = ("openvino_model.xml", "openvino_model.bin")
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class EngineArguments:
 
     Attributes:
         model: a folder of the version's directory with weights and tokenizer, as `save_pretrained` writes it.
-        dtype: of the weights; "auto" as the file has them.
+        engine: what computes: "transformers", or "openvino", on CPUs.
+        dtype: of the weights; "auto" as the file has them. What "openvino" computes in, float32 for "auto".
         max_model_len: the most tokens of a prompt and its text together; None for the model's own limit.
         max_num_seqs: how many texts are continued together.
         max_num_batched_tokens: new prompts join a step until they have so many tokens together.
@@ -29,6 +34,7 @@ class EngineArguments:
     """
 
     model: str = "."
+    engine: str = "transformers"
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 16
@@ -58,26 +64,32 @@ def read_arguments(directory: str) -> EngineArguments:
     arguments = EngineArguments(**given)
     if not isinstance(arguments.model, str):
         raise ValueError(f"model must be a text, got {arguments.model!r}")
-    for name in known.keys() - {"model", "dtype", "quantization"}:
+    for name in known.keys() - {"model", "engine", "dtype", "quantization"}:
         value = getattr(arguments, name)
         least = 0 if name == "prefix_cache_bytes" else 1
         if value is not None and (type(value) is not int or value < least):
             kind = "a positive integer" if least else "0 or a positive integer"
             raise ValueError(f"{name} must be {kind}, got {value!r}")
+    if arguments.engine not in _ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(_ENGINES)}, got {arguments.engine!r}")
     if arguments.dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {arguments.dtype!r}")
     if arguments.quantization not in (None, "int8"):
         raise ValueError(f"quantization must be int8, got {arguments.quantization!r}")
+    if arguments.quantization and arguments.engine != "transformers":
+        raise ValueError(
+            "quantization is of engine transformers: engine openvino has the weights as their file does"
+        )
     if arguments.quantization and arguments.dtype not in ("auto", "bfloat16"):
         raise ValueError(f"quantization int8 computes in bfloat16, dtype is {arguments.dtype!r}")
     return arguments
 
 
-def model_folder(directory: str, name: str) -> str:
+def model_folder(directory: str, name: str, engine: str = "transformers") -> str:
     """Return the folder of weights and tokenizer.
 
     Raises:
-        ValueError: it is not there, or leads out of the model's directory, or has no safetensors.
+        ValueError: it is not there, or leads out of the model's directory, or has no weights of the engine.
     """
     folder = os.path.join(directory, name)
     root, version = os.path.split(directory)
@@ -88,9 +100,23 @@ def model_folder(directory: str, name: str) -> str:
             f"model '{name}' is no folder in '{directory}'; nothing is downloaded: put a model of the Hugging"
             f" Face Hub there, by 'hf download {name} --local-dir {directory}/weights' for instance"
         )
+    if engine == "openvino":
+        _check_network(folder)
+        return folder
     names = os.listdir(folder)
     if not any(each.endswith(".safetensors") for each in names):
         raise ValueError(
             f"no *.safetensors in '{folder}': weights of other formats are pickles, and not read"
         )
     return folder
+
+
+def _check_network(folder: str) -> None:
+    for name in _NETWORK:
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path) or not os.path.getsize(path):
+            raise ValueError(
+                f"no '{path}', or it is empty: engine openvino serves what 'optimum-cli export"
+                " openvino' writes"
+            )
+    check_xml(Path(folder, _NETWORK[0]))

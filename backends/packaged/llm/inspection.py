@@ -3,7 +3,7 @@
 from app.core.errors import internal
 from backends.base import Model
 from backends.packaged.llm.engine_arguments import model_folder, read_arguments
-from backends.transformers_files import check_weights
+from backends.transformers_files import check_generates, check_weights
 
 
 def inspect(model: Model) -> None:
@@ -14,6 +14,8 @@ def inspect(model: Model) -> None:
     """
     directory = str(model.version_directory)
     try:
-        check_weights(model_folder(directory, read_arguments(directory).model))
+        arguments = read_arguments(directory)
+        folder = model_folder(directory, arguments.model, arguments.engine)
+        (check_weights if arguments.engine == "transformers" else check_generates)(folder)
     except ValueError as error:
         raise internal(str(error)) from error

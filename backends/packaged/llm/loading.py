@@ -8,7 +8,7 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"  # read at the import of transformers: nothing is downloaded
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
 from backends.packaged.llm.engine.generation import ModelFacts
@@ -67,18 +67,35 @@ def model_facts(model: Any, tokenizer: Any, max_model_len: int | None) -> ModelF
     """
     head = model.get_output_embeddings()
     vocabulary = model.config.get_text_config().vocab_size if head is None else len(head.weight)
-    limit = _context_length(model, max_model_len)
+    limit = _context_length(model.config, max_model_len)
+    return _facts(limit, model.generation_config.eos_token_id, vocabulary, model.device, tokenizer)
 
+
+def folder_facts(folder: str, vocabulary: int, tokenizer: Any, max_model_len: int | None) -> ModelFacts:
+    """Return the facts of a model that transformers has not loaded, by the files of its folder.
+
+    Raises:
+        ValueError: see `model_facts`.
+    """
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    ends = getattr(config, "eos_token_id", None)
+    if os.path.isfile(os.path.join(folder, "generation_config.json")):
+        ends = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+    limit = _context_length(config, max_model_len)
+    return _facts(limit, ends, vocabulary, torch.device("cpu"), tokenizer)
+
+
+def _facts(limit: int, ends: Any, vocabulary: int, device: torch.device, tokenizer: Any) -> ModelFacts:
     def text_of(tokens: Sequence[int], plain: bool) -> str:
         text: str = tokenizer.decode(tokens, skip_special_tokens=plain, clean_up_tokenization_spaces=False)
         return text
 
     decode, spell = partial(text_of, plain=True), partial(text_of, plain=False)
-    return ModelFacts(limit, _end_tokens(model, tokenizer), vocabulary, model.device, decode, spell)
+    return ModelFacts(limit, _end_tokens(ends, tokenizer), vocabulary, device, decode, spell)
 
 
-def _context_length(model: Any, wanted: int | None) -> int:
-    own: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+def _context_length(config: Any, wanted: int | None) -> int:
+    own: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
     length = wanted or own
     if length is None:
         raise ValueError("the model tells no limit of its own: set max_model_len in model.json")
@@ -87,8 +104,7 @@ def _context_length(model: Any, wanted: int | None) -> int:
     return length
 
 
-def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    found = model.generation_config.eos_token_id
+def _end_tokens(found: Any, tokenizer: Any) -> frozenset[int]:
     if found is None:
         found = tokenizer.eos_token_id
     return frozenset([] if found is None else [found] if isinstance(found, int) else found)

@@ -1,4 +1,4 @@
-"""Generates text by models of transformers, with the tensors and the texts of Triton's vLLM backend.
+"""Generates text by transformers or OpenVINO, with the tensors and the texts of Triton's vLLM backend.
 
 Requests are continued together. The frameworks are imported with the model, not for the completion of its
 configuration.
@@ -14,11 +14,11 @@ from typing import Any, Final
 import triton_python_backend_utils as pb_utils
 
 from backends.packaged.array_model import instance_threads
-from backends.packaged.llm.adapters import add_adapters, read_adapters
+from backends.packaged.llm.adapters import FILE, add_adapters, read_adapters
 from backends.packaged.llm.answer import OPTIONS
-from backends.packaged.llm.engine_arguments import model_folder, read_arguments
+from backends.packaged.llm.engine_arguments import EngineArguments, model_folder, read_arguments
 from backends.packaged.llm.metrics import Metrics
-from backends.transformers_files import check_weights
+from backends.transformers_files import check_generates, check_weights
 
 _INPUTS: Final = {
     "text_input": "TYPE_STRING",
@@ -96,31 +96,26 @@ class TritonPythonModel:
     def _load(self, directory: str, kind: str, device_id: int, config: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return an engine that is to be run, and what takes requests for it."""
         arguments = read_arguments(directory)
-        folder = model_folder(directory, arguments.model)
-        check_weights(folder)
+        folder = model_folder(directory, arguments.model, arguments.engine)
         adapters = read_adapters(directory)
         import torch
 
-        from backends.packaged.llm import loading
-        from backends.packaged.llm.engine.batch import adapters_of, make_batch
         from backends.packaged.llm.engine.engine import Engine
         from backends.packaged.llm.engine.prefix_cache import PrefixCache
         from backends.packaged.llm.requests import Requests
 
         on_gpu = kind == "GPU" or (kind == "MODEL" and torch.cuda.is_available())
-        device = torch.device("cuda", device_id) if on_gpu else torch.device("cpu")
+        threads = instance_threads(config)
         if not on_gpu:
-            torch.set_num_threads(instance_threads(config))
-        if arguments.quantization and (on_gpu or adapters):
-            raise ValueError("quantization int8 is for the CPU, and for models without adapters")
-        model = loading.load_model(folder, arguments.dtype, device, arguments.quantization == "int8")
-        if adapters:
-            add_adapters(model, adapters, adapters_of)
-        tokenizer = loading.load_tokenizer(folder)
-        facts = loading.model_facts(model, tokenizer, arguments.max_model_len)
-        batch = make_batch(model, pb_utils.Logger.log_warn)
-        if adapters and not batch.joins:
-            raise ValueError("a model that continues one text at a time cannot have adapters")
+            torch.set_num_threads(threads)
+        if arguments.engine == "openvino":
+            check_generates(folder)
+            _refuse_for_openvino(kind, adapters)
+            batch, tokenizer, facts = _by_openvino(folder, arguments, threads)
+        else:
+            check_weights(folder)
+            device = torch.device("cuda", device_id) if on_gpu else torch.device("cpu")
+            batch, tokenizer, facts = _by_transformers(folder, arguments, device, adapters)
         engine = Engine(
             batch,
             arguments.max_num_seqs,
@@ -142,3 +137,43 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Finish what is being generated."""
         self._requests.close()
+
+
+def _refuse_for_openvino(kind: str, adapters: Mapping[str, str]) -> None:
+    if kind == "GPU":
+        raise ValueError("engine openvino computes on the CPU: instance_group has KIND_GPU")
+    if adapters:
+        raise ValueError(f"engine openvino has no adapters: remove {FILE}, or take engine transformers")
+
+
+def _by_openvino(folder: str, arguments: EngineArguments, threads: int) -> tuple[Any, Any, Any]:
+    """Return what computes texts, the tokenizer, and the facts of a model of OpenVINO."""
+    from backends.packaged.llm.loading import folder_facts, load_tokenizer
+    from backends.packaged.llm.openvino.batch import Batch
+    from backends.packaged.llm.openvino.network import load_network
+
+    network = load_network(folder, arguments.dtype, threads)
+    tokenizer = load_tokenizer(folder)
+    facts = folder_facts(folder, network.vocabulary, tokenizer, arguments.max_model_len)
+    return Batch(network), tokenizer, facts
+
+
+def _by_transformers(
+    folder: str, arguments: EngineArguments, device: Any, adapters: Mapping[str, str]
+) -> tuple[Any, Any, Any]:
+    """Return the same of a model of transformers."""
+    from backends.packaged.llm import loading
+    from backends.packaged.llm.engine.batch import adapters_of, make_batch
+
+    int8 = arguments.quantization == "int8"
+    if int8 and (device.type != "cpu" or adapters):
+        raise ValueError("quantization int8 is for the CPU, and for models without adapters")
+    model = loading.load_model(folder, arguments.dtype, device, int8)
+    if adapters:
+        add_adapters(model, adapters, adapters_of)
+    tokenizer = loading.load_tokenizer(folder)
+    facts = loading.model_facts(model, tokenizer, arguments.max_model_len)
+    batch = make_batch(model, pb_utils.Logger.log_warn)
+    if adapters and not batch.joins:
+        raise ValueError("a model that continues one text at a time cannot have adapters")
+    return batch, tokenizer, facts

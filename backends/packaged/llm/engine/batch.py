@@ -65,6 +65,9 @@ class Batch:
         """Begin a text."""
         return Row(self._layers, adapter)
 
+    def free(self, row: Row) -> None:
+        """End a text, whose keys and values go with it."""
+
     @torch.inference_mode()
     def forward(self, work: Work) -> Tensor:
         """Read tokens of rows, at least one each; return the logits of what follows, [rows, vocabulary].
@@ -116,6 +119,9 @@ class Alone:
     def row(self, adapter: str = "") -> Any:
         """Begin a text."""
         return DynamicCache(config=self._model.config)
+
+    def free(self, row: Any) -> None:
+        """End a text, whose keys and values go with it."""
 
     @torch.inference_mode()
     def forward(self, work: Work) -> Tensor:

@@ -29,6 +29,8 @@ class Rows(Protocol):
 
     def row(self, adapter: str = "") -> Any: ...
 
+    def free(self, row: Any) -> None: ...
+
     def forward(self, work: Sequence[tuple[Any, Sequence[int]]]) -> torch.Tensor: ...
 
 
@@ -117,6 +119,7 @@ class Engine:
                 logger.exception("a step of %d texts failed", len(self._running))
                 for reading in self._running:
                     _fail(reading, error)
+                    self._free(reading)
                 self._running = []
             self._observed(self._state())
 
@@ -144,6 +147,11 @@ class Engine:
         """Keep what was read of a text, for others that begin alike."""
         if self._batch.joins:
             self._prefixes.keep(reading.row, reading.tokens, reading.owner)
+
+    def _free(self, reading: Reading) -> None:
+        if reading.row is not None:
+            self._batch.free(reading.row)
+            reading.row = None
 
     def _step(self) -> None:
         for reading in self._running:
@@ -236,6 +244,7 @@ class Engine:
         for each in self._running:
             if each.done:
                 self._keep(each)
+                self._free(each)
         self._running = [each for each in self._running if not each.done]
 
 

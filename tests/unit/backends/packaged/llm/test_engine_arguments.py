@@ -26,7 +26,7 @@ def read(directory: Path, arguments: Any) -> EngineArguments:
 
 def test_defaults(directory: Path) -> None:
     assert read(directory, {"model": "weights"}) == EngineArguments(
-        "weights", "auto", None, 16, 2048, 256, 512 << 20
+        "weights", "transformers", "auto", None, 16, 2048, 256, 512 << 20
     )
 
 
@@ -39,6 +39,8 @@ def test_defaults(directory: Path) -> None:
             {"quantization": "int8", "dtype": "float32"},
             "quantization int8 computes in bfloat16, dtype is 'float32'",
         ),
+        ({"engine": "genai"}, "engine must be one of transformers, openvino, got 'genai'"),
+        ({"engine": "openvino", "quantization": "int8"}, "quantization is of engine transformers"),
         ({"dtype": "int4"}, "dtype must be one of auto, float32, float16, bfloat16, got 'int4'"),
         ({"max_num_seqs": 0}, "max_num_seqs must be a positive integer, got 0"),
         ({"max_model_len": True}, "max_model_len must be a positive integer, got True"),
@@ -63,6 +65,18 @@ def test_folder_of_weights(directory: Path) -> None:
         model_folder(str(directory), "nobody/gpt")
     with pytest.raises(ValueError, match=r"no \*.safetensors in"):
         model_folder(str(directory), ".")
+
+
+def test_folder_of_openvino_has_its_own_files(directory: Path) -> None:
+    folder = directory / "weights"
+    (folder / "openvino_model.xml").write_text("<net/>")
+    with pytest.raises(ValueError, match=r"no '.*openvino_model.bin', or it is empty: .*optimum-cli export"):
+        model_folder(str(directory), "weights", "openvino")
+    (folder / "openvino_model.bin").write_bytes(b"1")
+    assert model_folder(str(directory), "weights", "openvino") == str(folder)
+    (folder / "openvino_model.xml").write_text("<!DOCTYPE net><net/>")
+    with pytest.raises(ValueError, match="has a document type declaration"):
+        model_folder(str(directory), "weights", "openvino")
 
 
 def test_names_that_lead_out_of_the_model_are_refused(directory: Path) -> None:

@@ -1,0 +1,3 @@
+"""Generation by OpenVINO."""
+
+import backends.openvino  # noqa: F401  # keeps openvino-telemetry from being imported

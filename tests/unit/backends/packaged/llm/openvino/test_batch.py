@@ -1,0 +1,104 @@
+"""Texts in blocks, over a request of OpenVINO's that adds up what it finds in them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("openvino")
+
+from backends.packaged.llm.engine.prefix_cache import PrefixCache
+from backends.packaged.llm.openvino.batch import Batch
+from backends.packaged.llm.openvino.network import Network
+
+VOCABULARY = 1000
+
+
+class Adding:
+    """Keeps tokens as keys; the most probable next one is the sum of all of its text's."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Any] = {}
+        self.lengths: list[int] = []
+
+    def create_infer_request(self) -> "Adding":
+        return self
+
+    def set_tensor(self, name: str, tensor: Any) -> None:
+        self.tensors[name] = tensor
+
+    def get_tensor(self, name: str) -> Any:
+        return self.tensors[name]
+
+    def infer(self) -> None:
+        given = {name: tensor.data for name, tensor in self.tensors.items()}
+        keys = given["key_cache.0"]
+        self.lengths.append(len(given["input_ids"]))
+        logits = np.zeros((len(given["past_lens"]), 1, VOCABULARY), np.float32)
+        for row, past in enumerate(given["past_lens"]):
+            begin, end = given["subsequence_begins"][row : row + 2]
+            first, after = given["block_indices_begins"][row : row + 2]
+            blocks = given["block_indices"][first:after]
+            for place, token in enumerate(given["input_ids"][begin:end], past):
+                assert given["position_ids"][begin + place - past] == place
+                keys[blocks[place // 32], 0, place % 32, 0] = token
+            length = past + end - begin
+            total = sum(keys[blocks[at // 32], 0, at % 32, 0] for at in range(length))
+            logits[row, 0, int(total) % VOCABULARY] = 1
+        self.tensors["logits"] = _Held(logits)
+
+
+class _Held:
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+
+def made() -> tuple[Batch, Adding]:
+    import openvino
+
+    adding = Adding()
+    shape = [1, 32, 2]
+    network = Network(adding, [(shape, shape)], openvino.Type.f32, np.float32, VOCABULARY, False)
+    return Batch(network), adding
+
+
+def test_texts_side_by_side_see_their_own_tokens_alone() -> None:
+    batch, _ = made()
+    first, second = batch.row(), batch.row()
+    assert batch.forward([(first, [1, 2, 3])]).argmax(-1).tolist() == [6]
+    assert batch.forward([(second, [10] * 70), (first, [4])]).argmax(-1).tolist() == [700, 10]
+    assert batch.forward([(first, [5]), (second, [7])]).argmax(-1).tolist() == [15, 707]
+    assert (first.length, second.length) == (5, 71)
+
+
+def test_blocks_grow_with_the_texts_and_are_used_again() -> None:
+    batch, _ = made()
+    long = batch.row()
+    assert batch.forward([(long, [1] * 700)]).argmax(-1).tolist() == [700]
+    other = batch.row()
+    assert batch.forward([(other, [1] * 32 * 64)]).argmax(-1).tolist() == [32 * 64 % VOCABULARY]
+    assert batch.forward([(long, [2])]).argmax(-1).tolist() == [702]
+    grown = len(batch.caches[0][0])
+    for row in (long, other):
+        batch.free(row)
+    for _ in range(9):
+        row = batch.row()
+        batch.forward([(row, [1] * 1000)])
+        batch.free(row)
+    assert len(batch.caches[0][0]) == grown
+
+
+def test_beginning_that_was_read_before_is_put_in_front_of_another_text() -> None:
+    batch, adding = made()
+    prefixes = PrefixCache(1 << 20)
+    row: Any = batch.row()
+    prompt = [3] * 64 + [5] * 30
+    batch.forward([(row, prompt)])
+    prefixes.keep(row, prompt, "red")
+    batch.free(row)
+    other: Any = batch.row()
+    assert prefixes.fill(batch.row(), prompt, "green") == 0  # type: ignore[arg-type]
+    assert prefixes.fill(other, prompt, "red") == 64
+    assert batch.forward([(other, prompt[64:])]).argmax(-1).tolist() == [64 * 3 + 30 * 5]
+    assert adding.lengths[-1] == 30
