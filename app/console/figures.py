@@ -1,31 +1,17 @@
 """What people read, out of counters at two times: rates, percentiles, means. Pure."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+
+from app.core.observability.counters import VersionCounters
 
 WINDOW_S: Final = 10.0
 """Percentiles and means are of so many seconds, rates of the last one."""
 FIELDS: Final = ("rate", "errors", "p50_ms", "p99_ms", "queue_ms", "compute_ms", "batch", "pending")
 """The figures of a version, as histories keep them."""
-
-
-class Counters(msgspec.Struct, frozen=True):
-    """The counters of a version; see `VersionFigures` of the server."""
-
-    at: float
-    ok: int = 0
-    failed: int = 0
-    request_ns: int = 0
-    queue_ns: int = 0
-    compute_ns: int = 0
-    rows: int = 0
-    executions: int = 0
-    pending: int = 0
-    restarts: int = 0
-    buckets: Sequence[int] = ()
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -53,9 +39,9 @@ class Recent:
     """The counters of a version over the last seconds."""
 
     def __init__(self) -> None:
-        self._kept: deque[Counters] = deque(maxlen=32)
+        self._kept: deque[VersionCounters] = deque(maxlen=32)
 
-    def add(self, now: Counters) -> None:
+    def add(self, now: VersionCounters) -> None:
         """Keep newer counters; those of a version that was loaded anew begin from zero."""
         kept = self._kept
         if kept and (now.ok < kept[-1].ok or now.failed < kept[-1].failed):
@@ -70,14 +56,16 @@ class Recent:
             return Figures(pending=self._kept[-1].pending if self._kept else 0)
         return between(self._kept[0], self._kept[-2], self._kept[-1], bounds_s)
 
-    def answered(self) -> list[int]:
+    def answered(self) -> Counter[int]:
         """Return the requests since the last counters but one, by bucket."""
         if len(self._kept) < 2:
-            return []
+            return Counter()
         return _difference(self._kept[-2].buckets, self._kept[-1].buckets)
 
 
-def between(first: Counters, last: Counters, now: Counters, bounds_s: Sequence[float]) -> Figures:
+def between(
+    first: VersionCounters, last: VersionCounters, now: VersionCounters, bounds_s: Sequence[float]
+) -> Figures:
     """Return rates since `last`, and the rest since `first`."""
     seconds = max(now.at - last.at, 1e-3)
     ok, executions = now.ok - first.ok, now.executions - first.executions
@@ -94,23 +82,19 @@ def between(first: Counters, last: Counters, now: Counters, bounds_s: Sequence[f
     )
 
 
-def quantile(bounds_s: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+def quantile(bounds_s: Sequence[float], counts: Mapping[int, int], share: float) -> float | None:
     """Return the milliseconds that this share of requests stays below, as buckets tell; None of none."""
-    left = share * sum(counts)
-    if left <= 0:
-        return None
-    below = 0.0
-    for bound, count in zip(bounds_s, counts, strict=False):
-        if count >= left:
+    left = share * sum(counts.values())
+    for place, count in sorted(counts.items()):
+        if count >= left > 0:
+            below, bound = bounds_s[place - 1] if place else 0.0, bounds_s[min(place, len(bounds_s) - 1)]
             return (below + (bound - below) * left / count) * 1e3
-        left, below = left - count, bound
-    return below * 1e3
+        left -= count
+    return None
 
 
-def _difference(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    if len(before) != len(after):
-        return list(after)
-    return [max(0, now - then) for then, now in zip(before, after, strict=True)]
+def _difference(before: Mapping[int, int], after: Mapping[int, int]) -> Counter[int]:
+    return Counter(after) - Counter(before)
 
 
 def as_row(described: dict[str, Any], figures: Figures) -> dict[str, Any]:

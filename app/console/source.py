@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import monotonic, time
@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from app.console.figures import Counters, Figures, Recent, as_row, quantile
+from app.console.figures import Figures, Recent, as_row, quantile
 from app.console.history import MAX_BYTES, History
+from app.core.observability.counters import VersionCounters
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class Source:
         if counters is None:
             self._recent[key] = Recent()
         else:
-            self._recent[key].add(msgspec.convert(counters, Counters))
+            self._recent[key].add(msgspec.convert(counters, VersionCounters, str_keys=True))
         self._remember(self._described.get(key), version)
         version["restarts"] = 0 if counters is None else counters["restarts"]
         version["memory_bytes"] = (counters or {}).get("memory") or None
@@ -193,8 +194,9 @@ class Source:
         self.history.keep(keys | {TOTAL})
 
     def _sum(self, moved: set[str]) -> None:
-        answered = [self._recent[key].answered() for key in moved]
-        counts = [sum(column) for column in zip(*filter(None, answered), strict=False)]
+        counts: Counter[int] = Counter()
+        for key in moved:
+            counts.update(self._recent[key].answered())
         every = self._figures.values()
         self._total = Figures(
             sum(each.rate for each in every),

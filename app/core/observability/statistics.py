@@ -161,9 +161,9 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     overloaded model by what limited their wait, `batches` executions by their rows, `restarts` unexpected
     ends of replicas, `responses` those that a backend times, by their number, `cache_failures` lookups and
     insertions of the response cache. `durations` are seconds of requests that succeeded: "request", "queue",
-    "compute". `processor_s` is the processor time of the replica's own processes, `memory` what they have in
-    memory; 0 where it shares one with other models. `summaries` and `first_response` (milliseconds) depend on
-    `--metrics-config`.
+    "compute"; `fine_durations` counts whole requests by bucket of `FINE_S`. `processor_s` is the processor
+    time of the replica's own processes, `memory` what they have in memory; 0 where it shares one with other
+    models. `summaries` and `first_response` (milliseconds) depend on `--metrics-config`.
     """
 
     last_inference_ns: Annotated[int, max] = 0
@@ -188,6 +188,7 @@ class ReplicaReport(msgspec.Struct, omit_defaults=True):
     cache_failures: Annotated[int, add] = 0
     restarts: Annotated[int, add] = 0
     durations: Annotated[dict[str, Histogram], add_values] = {}
+    fine_durations: Annotated[dict[int, int], add_values] = {}
     summaries: Annotated[dict[str, Summary], add_values] = {}
     first_response: Annotated[Histogram | None, add_known] = None
     custom: Annotated[list[CustomFamily], add] = []
@@ -344,6 +345,7 @@ class Statistics:
         self._count_successes()
         self._count_executions()
         self.counters.durations = self._durations.histograms()
+        self.counters.fine_durations = self._durations.fine()
         if self._latencies is None:
             return self.counters
         return msgspec.structs.replace(self.counters, summaries=self._latencies.report())

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from app.core.observability.durations import BOUNDS_S
+from app.core.observability.counters import VersionCounters
+from app.core.observability.durations import FINE_S
 from app.core.observability.statistics import ReplicaReport
 from app.core.rollout.split import WHOLE
 from app.routing.table import RoutingTable, VersionEntry
@@ -28,37 +29,8 @@ _BUSY_S: Final = 15.0
 """A version whose counters have moved is asked each time for so long."""
 _INDEX_S: Final = 10.0
 """From one index of the repository manager to the next, unless the routing table has changed."""
-_NO_BUCKETS: Final = (0,) * (len(BOUNDS_S) + 1)
 
 Index = Iterable[tuple[str, str, str, str]]
-
-
-class VersionFigures(msgspec.Struct, frozen=True):
-    """Counters of a version since it was loaded, over all replicas.
-
-    Attributes:
-        at: when its replicas were asked, in Unix seconds.
-        ok, failed: requests.
-        request_ns, queue_ns, compute_ns: of those that succeeded.
-        rows, executions: what was executed.
-        pending: requests that wait now.
-        restarts: unexpected ends of replicas.
-        memory: bytes of replicas with processes of their own; 0 where models share one.
-        buckets: requests that succeeded, by duration; the bounds are `Overview.bounds_s`.
-    """
-
-    at: float
-    ok: int = 0
-    failed: int = 0
-    request_ns: int = 0
-    queue_ns: int = 0
-    compute_ns: int = 0
-    rows: int = 0
-    executions: int = 0
-    pending: int = 0
-    restarts: int = 0
-    memory: int = 0
-    buckets: Sequence[int] = _NO_BUCKETS
 
 
 class VersionRow(msgspec.Struct, frozen=True):
@@ -90,7 +62,7 @@ class VersionRow(msgspec.Struct, frozen=True):
     weight: float | None = None
     load_s: float = 0.0
     ready_at: float = 0.0
-    figures: VersionFigures | None = None
+    figures: VersionCounters | None = None
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -100,7 +72,7 @@ class Overview(msgspec.Struct, frozen=True):
         cursor: of this answer, for the next request.
         at: Unix seconds.
         ready: the server's readiness.
-        bounds_s: upper bounds of the buckets of `VersionFigures`; the last bucket has none.
+        bounds_s: upper bounds of the buckets of `VersionCounters`, in seconds.
         versions: those that changed.
         names: name and version of all; None if none came or went.
     """
@@ -138,7 +110,7 @@ class _Known:
         self.busy_until = 0.0
         self.figures_at = 0.0
         self.entry: VersionEntry | None = None
-        self.figures: VersionFigures | None = None
+        self.figures: VersionCounters | None = None
 
 
 class Overviews:
@@ -172,7 +144,7 @@ class Overviews:
         rows = [known.row for known in self._known.values() if known.changed > after]
         names = list(self._known) if self._names_changed > after else None
         at = f"{self._epoch}.{self._number}"
-        return Overview(at, time(), self._served.ready(), BOUNDS_S, rows, names)
+        return Overview(at, time(), self._served.ready(), FINE_S, rows, names)
 
     def _looked_around(self, look: asyncio.Task[None]) -> None:
         self._look = None
@@ -184,11 +156,12 @@ class Overviews:
         table.require_started()
         await self._read_index(table)
         asked = self._asked(table)
-        figures: dict[tuple[str, str], VersionFigures] = {}
+        figures: dict[tuple[str, str], VersionCounters] = {}
         for first in range(0, len(asked), _TOGETHER):  # requests are served between two of them
             reports = await self._served.reports(asked[first : first + _TOGETHER])
-            at = time()
-            figures |= {(entry.name, str(entry.version)): _figures(report, at) for entry, report in reports}
+            figures |= {
+                (entry.name, str(entry.version)): VersionCounters.of(report) for entry, report in reports
+            }
         now, listed = monotonic(), self._listed(table)
         self._number += 1
         for key, (entry, row) in listed.items():
@@ -260,7 +233,7 @@ class Overviews:
         key: tuple[str, str],
         entry: VersionEntry | None,
         row: VersionRow,
-        figures: VersionFigures | None,
+        figures: VersionCounters | None,
         now: float,
     ) -> None:
         known = self._known.get(key)
@@ -282,26 +255,7 @@ class Overviews:
             known.row, known.changed = row, self._number
 
 
-def _figures(report: ReplicaReport, at: float) -> VersionFigures:
-    durations = report.durations.get("request")
-    compute = report.compute_input.ns + report.compute_infer.ns + report.compute_output.ns
-    return VersionFigures(
-        at,
-        report.success.count,
-        report.fail.count,
-        report.success.ns,
-        report.queue.ns,
-        compute,
-        report.inference_count,
-        report.execution_count,
-        report.pending,
-        report.restarts,
-        report.memory,
-        _NO_BUCKETS if durations is None else tuple(durations.counts),
-    )
-
-
-def _counts(figures: VersionFigures) -> tuple[int, ...]:
+def _counts(figures: VersionCounters) -> tuple[int, ...]:
     return figures.ok, figures.failed, figures.executions, figures.pending, figures.restarts
 
 

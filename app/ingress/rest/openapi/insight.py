@@ -12,6 +12,7 @@ from app.core.encoding import to_json
 from app.core.errors import invalid_arg
 from app.core.identifiers import name_of
 from app.core.installed.installation import server_version
+from app.core.observability.counters import VersionCounters
 from app.core.observability.recent_log import LEVELS, RecentLines
 from app.core.observability.statistics import ReplicaReport
 from app.ingress.rest.home.models import worded
@@ -19,8 +20,9 @@ from app.ingress.rest.home.remedies import explained
 from app.ingress.rest.openapi.api import RestApi, RestRoute
 from app.ingress.rest.openapi.bodies import json_response
 from app.ingress.rest.openapi.home import Surroundings
+from app.ingress.rest.openapi.struct_models import model_of
 from app.ingress.service.interface import InferenceService
-from app.ingress.service.overview import VersionRow
+from app.ingress.service.overview import Overview, VersionRow
 from app.ingress.tracing.observer import Observer
 from app.native.choice import described
 from app.routing.table import VersionEntry
@@ -32,59 +34,11 @@ _TRACES: Final = "/v2/nereid/traces"
 _SERVER: Final = "/v2/nereid/server"
 
 
-class Figures(BaseModel):
-    """Counters since the load; `buckets` are requests by duration, see `bounds_s`, `memory` is in bytes."""
-
-    at: float
-    ok: int
-    failed: int
-    request_ns: int
-    queue_ns: int
-    compute_ns: int
-    rows: int
-    executions: int
-    pending: int
-    restarts: int
-    memory: int
-    buckets: list[int]
-
-
-class Version(BaseModel):
-    """A version of a model; `word` and `look` (good, busy, bad, off) are its state for people."""
-
-    name: str
-    model: str
-    version: str
-    state: str
-    word: str
-    look: str
-    reason: str
-    remedy: str
-    kind: str
-    batched: bool
-    decoupled: bool
-    sequences: bool
-    idle: bool
-    instances: int
-    replicas: int
-    weight: float | None
-    load_s: float
-    ready_at: float
-    figures: Figures | None
-
-
-class ServerOverview(BaseModel):
-    """The versions that changed since the answer whose `cursor` was sent as `after`; all without it.
-
-    `names` are name and version of all versions, if any came or went.
-    """
-
-    cursor: str
-    at: float
-    ready: bool
-    bounds_s: list[float]
-    versions: list[Version]
-    names: list[tuple[str, str]] | None
+Figures: Final = model_of(VersionCounters, "Figures")
+Version: Final = model_of(
+    VersionRow, "Version", model=str, word=str, look=str, remedy=str, figures=Figures | None
+)
+ServerOverview: Final = model_of(Overview, "ServerOverview", versions=list[Version])
 
 
 class Counters(BaseModel):

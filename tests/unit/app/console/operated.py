@@ -16,7 +16,7 @@ from app.core.drift.distances import Distances
 from app.core.drift.spec import DriftSpec
 from app.core.drift.status import DriftStatus, FeatureStatus
 from app.core.errors import not_found
-from app.core.observability.durations import BOUNDS_S
+from app.core.observability.durations import FINE_S
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.outcomes import MirrorOutcomes
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
@@ -60,7 +60,7 @@ class Operated(FakeService):
     async def overview(self, cursor: str) -> Overview:
         rows = [VersionRow("identity", version, "READY", "", "python") for version in ("1", "2")]
         rows.append(VersionRow(HOSTILE, "1", "UNAVAILABLE", HOSTILE, "python"))
-        return Overview("fake.1", 1.0, True, BOUNDS_S, rows, [(row.name, row.version) for row in rows])
+        return Overview("fake.1", 1.0, True, FINE_S, rows, [(row.name, row.version) for row in rows])
 
     async def rollout(self, name: str) -> RolloutStatus:
         if self.status is None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.core.observability.durations import BOUNDS_S
-from app.ingress.service.overview import Overview, VersionFigures, VersionRow
+from app.core.observability.counters import VersionCounters
+from app.core.observability.durations import FINE_S
+from app.ingress.service.overview import Overview, VersionRow
 from tests.browser import SIZES, opened
 from tests.unit.app.console.conftest import Consoles
 from tests.unit.app.console.running_console import RunningConsole, guard_of_tokens
@@ -29,12 +30,12 @@ class Models(FakeService):
         rows = [self._row(number) for number in range(self.count)]
         rows.append(VersionRow(HOSTILE, "1", "UNAVAILABLE", REASON, "onnxruntime"))
         names = [(row.name, row.version) for row in rows]
-        return Overview(f"fake.{self.looks}", float(self.looks), True, BOUNDS_S, rows, names)
+        return Overview(f"fake.{self.looks}", float(self.looks), True, FINE_S, rows, names)
 
     def _row(self, number: int) -> VersionRow:
         done = self.looks * number
-        buckets = (0, 0, done, *(0 for _ in BOUNDS_S[2:]))
-        figures = VersionFigures(
+        buckets = {FINE_S.index(0.0025): done}
+        figures = VersionCounters(
             float(self.looks),
             done,
             0,

@@ -2,11 +2,13 @@
 
 import time
 from bisect import bisect_left
+from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.observability.durations import BOUNDS_S, MANY
+from app.core.observability.durations import BOUNDS_S, FINE_S, MANY
 from app.core.observability.latencies import Histogram
 from app.core.observability.statistics import Duration, Statistics, merge
 
@@ -47,6 +49,19 @@ def test_every_duration_is_in_its_bucket(durations: list[int]) -> None:
     assert found.success == Duration(len(durations), sum(durations))
     if durations:
         assert found.durations["request"].counts == counted(*(ns / 1e9 for ns in durations))
+
+
+def test_a_percentile_is_off_by_half_a_bucket() -> None:
+    """Whatever took 10 ms is told as 10 ms, not as the middle of 10 to 25."""
+    ratios = [high / low for low, high in pairwise(FINE_S)]
+    assert set(BOUNDS_S) < set(FINE_S) and list(FINE_S) == sorted(FINE_S) and max(ratios) < 1.11
+
+
+@given(st.lists(st.integers(0, 100_000_000_000), min_size=1), st.lists(st.integers(0, 100_000_000_000)))
+def test_fine_buckets_add_up_over_replicas(one: list[int], other: list[int]) -> None:
+    found = merge([recorded(*((ns, 0) for ns in each)).report() for each in (one, other)])
+    expected = Counter(bisect_left(FINE_S, ns / 1e9) for ns in one + other)
+    assert found.fine_durations == expected
 
 
 def test_bounds_belong_to_their_buckets() -> None:

@@ -47,6 +47,7 @@ def full(factor: int) -> ReplicaReport:
         cache_failures=factor,
         restarts=factor,
         durations={"queue": Histogram((1.0,), [factor, 1], 0.25 * factor)},
+        fine_durations={7: factor},
         summaries={"queue": Summary(factor, 10 * factor, {-1: factor, factor: 1})},
         first_response=Histogram((1.0, 2.5), [factor, 0, 1], 0.5 * factor),
         custom=[CustomFamily("f", "text", "counter", [CustomSample({"a": "b"}, 1.0, 0, [], [])])],
@@ -87,6 +88,7 @@ def test_every_counter_is_added() -> None:
     assert total.first_response == Histogram((1.0, 2.5), [11, 0, 2], 5.5)
     assert total.restarts == 11
     assert total.durations == {"queue": Histogram((1.0,), [11, 2], 2.75)}
+    assert total.fine_durations == {7: 11}
     assert len(total.custom) == 2
     both = ResponseDurations(*[Duration(11, 11)] * 6)
     assert total.responses == {0: both, 1: ResponseDurations(), 10: ResponseDurations()}

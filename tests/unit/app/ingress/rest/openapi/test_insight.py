@@ -8,8 +8,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from app.core.observability.durations import BOUNDS_S
-from app.ingress.service.overview import Overview, VersionFigures, VersionRow
+from app.core.observability.counters import VersionCounters
+from app.core.observability.durations import FINE_S
+from app.ingress.service.overview import Overview, VersionRow
 from app.routing.table import UNLOADED
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.running_fronts import Fronts, Running
@@ -20,11 +21,11 @@ class Service(FakeService):
 
     async def overview(self, cursor: str) -> Overview:
         rows = [
-            VersionRow("/space::m", "1", "READY", idle=True, figures=VersionFigures(1.0)),
+            VersionRow("/space::m", "1", "READY", idle=True, figures=VersionCounters(1.0)),
             VersionRow("gone", "1", "UNAVAILABLE", UNLOADED),
             VersionRow("bad", "", "UNAVAILABLE", "No module named 'x'"),
         ]
-        return Overview(f"{cursor}+", 2.0, True, BOUNDS_S, rows)
+        return Overview(f"{cursor}+", 2.0, True, FINE_S, rows)
 
 
 @pytest.fixture
