@@ -20,6 +20,7 @@ from app.console.source import Refused, Source
 from app.console.sources import Sources
 from app.console.upstream import SANDBOX, Upstream
 from app.core.encoding import to_json
+from app.core.files.certificates import Certificates
 from app.core.system.addresses import is_loopback
 from app.protocol.http.web_origin import WebOriginPolicy
 
@@ -50,12 +51,14 @@ class Place(NamedTuple):
     Attributes:
         address, port: to listen at.
         origins, hosts: see `WebOriginPolicy`.
+        certificates: of this listener; None without TLS.
     """
 
     address: str = "127.0.0.1"
     port: int = 8003
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    certificates: Certificates | None = None
 
 
 class _File(NamedTuple):
@@ -89,7 +92,8 @@ class Console:
         """Listen; return the port.
 
         Raises:
-            OSError: the address or port cannot be used.
+            OSError: the address or port cannot be used, or a certificate cannot be read.
+            ValueError: a certificate does not fit its key.
         """
         await self._upstream.open()
         self._sources.open()
@@ -103,7 +107,9 @@ class Console:
             app, access_log=None, handle_signals=False, shutdown_timeout=1.0, handler_cancellation=True
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._place.address, self._place.port)
+        files = self._place.certificates
+        tls = files.context() if files else None
+        site = web.TCPSite(self._runner, self._place.address, self._place.port, ssl_context=tls)
         await site.start()
         port: int = self._runner.addresses[0][1]
         return port

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from app.console.alerts import Alerts
 from app.console.figures import Figures, Recent, as_row, quantile
 from app.console.history import MAX_BYTES, History
 from app.core.observability.counters import VersionCounters
@@ -24,6 +25,10 @@ logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
 SLOWLY_S: Final = 10.0
+ALERTS_S: Final = 10.0
+"""The server's own metrics are asked for so often, where this client may read them."""
+_REFUSED_S: Final = 300.0
+"""They are asked for again so long after the server has refused."""
 VIEWED_S: Final = 4.0
 """A page asks every second: one that did not for so long is closed or hidden."""
 TOTAL: Final = ""
@@ -75,6 +80,9 @@ class Source:
         self._figures: dict[str, Figures] = {}
         self._changed: dict[str, int] = {}
         self._total = Figures()
+        self._alerts = Alerts()
+        self._told_alerts: list[dict[str, Any]] = []
+        self._alerts_asked = -ALERTS_S
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self._wake = asyncio.Event()
         self._first = asyncio.Event()
@@ -108,6 +116,7 @@ class Source:
             "problem": self.problem,
             "status": self.status,
             "server": {**self._told, "versions": len(self._described), **msgspec.to_builtins(self._total)},
+            "alerts": self._told_alerts,
             "models": rows,
             "ids": list(self._described) if self._names_changed > after else None,
         }
@@ -120,6 +129,7 @@ class Source:
         try:
             answer = json.loads(await self._ask(f"/v2/nereid/overview?after={self._cursor}"))
             self._take(answer)
+            await self._look_for_alerts()
             self.problem, self.status = "", 200
         except Refused as error:
             self.problem, self.status = str(error), error.status
@@ -128,10 +138,23 @@ class Source:
                 self._forget_all_but(set())
                 self.history.keep(set())
                 self._events.clear()
+                self._alerts, self._told_alerts = Alerts(), []
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.problem, self.status = f"The server does not answer: {error or type(error).__name__}", 0
             self._cursor = ""
         self._first.set()
+
+    async def _look_for_alerts(self) -> None:
+        """Read the server's own metrics from time to time, and say what all that is known means."""
+        if monotonic() - self._alerts_asked < ALERTS_S:
+            return
+        self._alerts_asked = monotonic()
+        try:
+            answer = json.loads(await self._ask("/v2/nereid/metrics"))
+            self._alerts.add(time(), answer["metrics"], answer["process"])
+        except Refused:  # of this client, or by an older server
+            self._alerts_asked += _REFUSED_S
+        self._told_alerts = self._alerts.found(time())
 
     def _take(self, answer: Mapping[str, Any]) -> None:
         self._number += 1
@@ -140,6 +163,7 @@ class Source:
         moved = {self._describe(version) for version in answer["versions"]}
         if answer["names"] is not None:
             self._forget_all_but({_id(*name) for name in answer["names"]})
+            self._alerts.forget({(name, version) for name, version in answer["names"]})
         for key in self._described.keys() - moved:
             self._rest(key)
         self._sum(moved & self._described.keys())
@@ -155,7 +179,9 @@ class Source:
         if counters is None:
             self._recent[key] = Recent()
         else:
-            self._recent[key].add(msgspec.convert(counters, VersionCounters, str_keys=True))
+            known = msgspec.convert(counters, VersionCounters, str_keys=True)
+            self._recent[key].add(known)
+            self._alerts.add_counters(known.at, version["name"], version["version"], known)
         self._remember(self._described.get(key), version)
         version["restarts"] = 0 if counters is None else counters["restarts"]
         version["memory_bytes"] = (counters or {}).get("memory") or None

@@ -12,6 +12,7 @@ from app.core.observability.generation import GenerationFigures
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.statistics import CustomFamily
 from app.core.observability.trace_settings import TraceSettings
+from app.core.system.nodes import Machines, this_machine
 from app.cost.assembly import Place, account
 from app.cost.reporter import Clients, CostReporter, Send
 from app.cost.tap import CostTap
@@ -24,7 +25,7 @@ from app.ingress.fronts import Front, Parts, open_fronts
 from app.ingress.metrics.drift_families import DriftReading
 from app.ingress.metrics.ingress_families import FrontReading, IngressReading
 from app.ingress.metrics.machine import Machine
-from app.ingress.metrics.page import render
+from app.ingress.metrics.page import own_families, render
 from app.ingress.metrics.tape_families import TapeReading
 from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.routed import Repository, RoutedInferenceService
@@ -144,6 +145,7 @@ class Serving:
         tape: records requests; None for none.
         drift: what is watched of models; None for nothing.
         cost: the account of costs; None for none.
+        machines: returns where the server runs; may take its time.
 
     Attributes:
         observer: traces and logs requests.
@@ -160,7 +162,9 @@ class Serving:
         tape: "Tape | None" = None,
         drift: DriftReporter | None = None,
         cost: CostReporter | None = None,
+        machines: Callable[[], Machines] = this_machine,
     ) -> None:
+        self._machines = machines
         self._settings, self._tape, self._drift, self._cost = settings, tape, drift, cost
         self._service = service
         live = LiveSettings(settings.log, TraceSettings(settings.trace))
@@ -194,7 +198,17 @@ class Serving:
 
         if service.keeper is not None:
             self.following.append(asyncio.get_running_loop().create_task(service.keeper.run()))
-        parts = Parts(settings, service, metrics, self.observer, send_buffers, guard, self._generation)
+        parts = Parts(
+            settings,
+            service,
+            metrics,
+            self.observer,
+            send_buffers,
+            guard,
+            self._generation,
+            lambda: own_families(service, read(), shown.config),
+            self._machines,
+        )
         self.fronts = await open_fronts(parts)
 
     async def stop(self, grace_s: float) -> None:

@@ -32,7 +32,7 @@ from app.ingress.service.peers import Peers
 from app.ingress.service.use_reports import UseReports
 from app.ray_adapter import store
 from app.ray_adapter.cluster_health import ClusterHealth, actor_part, server_health
-from app.ray_adapter.node import NODE_ADDRESS, listen_host, node_id, replica_deployment
+from app.ray_adapter.node import NODE_ADDRESS, listen_host, machines, node_id, replica_deployment
 from app.ray_adapter.orphans import end_with_raylet, starter
 from app.ray_adapter.serve.handles import connect
 from app.rollout.reporter import OutcomeReporter
@@ -153,7 +153,7 @@ class Ingress:
         alone = settings.ingress.replicas == 1
         suffix = "" if alone else f".{os.getpid()}"
         self._serving = Serving(
-            settings, self._service, self._manager.configure, suffix, self._tape, self._drift, cost
+            settings, self._service, self._manager.configure, suffix, self._tape, self._drift, cost, machines
         )
         if not alone:
             await self._open_peers()

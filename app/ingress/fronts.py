@@ -1,13 +1,17 @@
 """Starts the fronts that the settings enable."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from prometheus_client.metrics_core import Metric
+
+from app.core.observability.alerts import READ
 from app.core.observability.generation import GenerationFigures
 from app.core.observability.log import keep_recent
 from app.core.observability.recent_log import RecentLines
+from app.core.system.nodes import Machines, this_machine
 from app.ingress.access.guard import Guard
 from app.ingress.access.service import GuardedService
 from app.ingress.net.slow_clients import SendBufferLimit
@@ -58,6 +62,8 @@ class Parts(NamedTuple):
     send_buffers: SendBufferLimit
     guard: Guard | None
     generation: GenerationFigures
+    own_metrics: Callable[[], Iterable[Metric]] = tuple
+    machines: Callable[[], Machines] = this_machine
 
 
 async def open_fronts(parts: Parts) -> list[Front]:
@@ -118,27 +124,32 @@ def _http(parts: Parts) -> _Made:
         _compatible_protocols(parts),
         parts.settings.cluster.data_plane,
         _elsewhere("HTTP", "gRPC", parts.settings.grpc),
-        _insight(parts.settings),
+        _insight(parts),
         parts.settings.console,
     )
     tls = http.certificates.context() if http.certificates else None
     return _Made(front, "HTTPService", http.address, http.port, {"tls": tls})
 
 
-def _insight(settings: ServerSettings) -> "Insight":
+def _insight(parts: Parts) -> "Insight":
     """Return what this process knows of itself; its last lines of the log are kept from now on."""
-    from app.ingress.metrics.machine import Machine, readings
+    from app.ingress.metrics.machine import Machine, plain
     from app.ingress.rest.openapi.insight import Insight
 
-    lines, shown = RecentLines(), settings.metrics
+    settings, lines, shown = parts.settings, RecentLines(), parts.settings.metrics
     keep_recent(lines)
 
     @cache  # the devices are looked for when somebody asks
     def machine() -> Machine:
         return Machine(shown.cpu, shown.gpu, shown.interval_ms)
 
+    def samples() -> dict[str, Any]:
+        metrics = (*parts.own_metrics(), *machine().read())
+        return plain(metric for metric in metrics if metric.name in READ)
+
     rows = [each._asdict() for each in in_effect(settings, SETTINGS)]
-    return Insight(rows, lambda: readings(machine()), lines, settings.cluster.data_plane)
+    plane, grafana = settings.cluster.data_plane, settings.console.grafana
+    return Insight(rows, lambda: plain(machine().read()), lines, samples, parts.machines, plane, grafana)
 
 
 def _elsewhere(name: str, other: str, place: HttpSettings | GrpcSettings) -> str:
@@ -173,7 +184,7 @@ def _openai(parts: Parts) -> _Made:
     from app.ingress.openai.front import OpenAIFront
     from app.ingress.openai.routes import OpenAIRoutes
 
-    settings, service, metrics, observer, send_buffers, guard, generation = parts
+    settings, service, metrics, observer, send_buffers, guard, generation, *_ = parts
     place = settings.openai.listener(settings.http)
     front = OpenAIFront(
         partial(OpenAIRoutes, settings, generation),
@@ -202,7 +213,7 @@ def _vertex_ai(parts: Parts) -> _Made:
 
 
 def _platform(parts: Parts, kind: type["PlatformFront"], name: str, title: str) -> _Made:
-    settings, service, metrics, observer, send_buffers, guard, _ = parts
+    settings, service, metrics, observer, send_buffers, guard, *_ = parts
     place = settings.clouds.fronts(settings.http)[name]
     front = kind(service, place, settings.clouds, metrics, observer, send_buffers, guard)
     return _Made(front, title, place.address, place.port)
@@ -211,7 +222,7 @@ def _platform(parts: Parts, kind: type["PlatformFront"], name: str, title: str) 
 def _grpc(parts: Parts) -> _Made:
     from app.ingress.grpc.front import GrpcFront
 
-    settings, service, _, observer, send_buffers, guard, _ = parts
+    settings, service, _, observer, send_buffers, guard, *_ = parts
     elsewhere = _elsewhere("gRPC", "HTTP", settings.http)
     front = GrpcFront(
         service, settings.grpc, observer, send_buffers, guard, settings.cluster.data_plane, elsewhere

@@ -1,10 +1,14 @@
 """This process's node and replica, and the nodes of the cluster, as Ray reports them."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
 import ray
 from ray import serve
+
+from app.core.system.nodes import Machines, Node
+from app.ray_adapter.cluster_environment import cluster_addresses
 
 NODE_ADDRESS: Final = "node"
 """The value of `channel_address` that means the address of the node in its cluster."""
@@ -30,6 +34,26 @@ def gpus_by_node() -> list[int]:
     leaving = _gcs().get_draining_nodes(timeout=_ANSWER_S)
     staying = (node for node in cluster.nodes() if node["Alive"] and node["NodeID"] not in leaving)
     return [int(node["Resources"].get("GPU", 0)) for node in staying]
+
+
+def machines() -> Machines:
+    """Return the nodes of the cluster, those that are gone too, and its dashboard; asks the GCS."""
+    cluster: Any = ray  # `nodes` is untyped in Ray
+    return Machines(tuple(_described(node, node_id()) for node in cluster.nodes()), cluster_addresses()[1])
+
+
+def _described(node: Mapping[str, Any], here: str) -> Node:
+    has = node["Resources"]
+    return Node(
+        name=str(node["NodeManagerHostname"]),
+        id=str(node["NodeID"]),
+        alive=bool(node["Alive"]),
+        here=node["NodeID"] == here,
+        head="node:__internal_head__" in has,
+        processors=float(has.get("CPU", 0)),
+        gpus=float(has.get("GPU", 0)),
+        memory_bytes=float(has.get("memory", 0)),
+    )
 
 
 def free_resources() -> dict[str, dict[str, float]]:

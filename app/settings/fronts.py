@@ -339,3 +339,8 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: A[
         int, Flag("console_port", "Port for the console; 0 for a free one.", NEREID, low=0, high=65535)
     ] = 8003
+    certificates: A[Certificates | None, _tls("console")] = None
+    grafana: A[
+        str,
+        Flag("console_grafana", "Address of Grafana, linked by the console, as http://HOST:3000.", NEREID),
+    ] = ""

@@ -46,7 +46,9 @@ def _command(settings: ServerSettings, url: str) -> Sequence[str]:
     given = [f"--url={url}", f"--address={place.address}", f"--port={place.port}", f"--parent={os.getpid()}"]
     hosts = [f"--allow-host={host}" for host in settings.http.allow_hosts]
     origins = [f"--allow-origin={origin}" for origin in settings.http.allow_origins]
-    return [sys.executable, "-m", "nereid", "console", *given, *hosts, *origins]
+    names = ("server-cert", "server-key", "root-cert")
+    tls = [f"--{name}={path}" for name, path in zip(names, place.certificates or (), strict=False) if path]
+    return [sys.executable, "-m", "nereid", "console", *given, *hosts, *origins, *tls]
 
 
 def _keep(command: Sequence[str], stop: threading.Event) -> None:

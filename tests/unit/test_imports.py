@@ -15,7 +15,7 @@ TREES = ("app", "backends", "client/nereid_client", "deployments", "nereid")
 TABLE = """
 app.access: app.core app.core.cost app.core.observability app.protocol
 app.cache: app.core app.core.installed app.core.system
-app.console: app.core app.core.system app.protocol.http
+app.console: app.core app.core.files app.core.observability app.core.system app.protocol.http
 app.core:
 app.core.config: app.core
 app.core.cost: app.core app.core.files
@@ -34,12 +34,12 @@ app.drift: app.core app.core.config app.core.drift app.core.observability app.ro
 app.ensemble: app.cache app.core app.core.config app.core.observability app.core.system app.native app.routing
     app.transport app.transport.memory app.transport.wire
 app.feedback: app.core app.core.feedback app.core.observability nereid_client.tape
-app.ingress: app.access app.cache app.core app.core.files app.core.observability app.cost app.dispatch
-    app.drift app.feedback app.ingress.access app.ingress.client_memory app.ingress.clouds
-    app.ingress.compatible app.ingress.grpc app.ingress.metrics app.ingress.net app.ingress.openai
-    app.ingress.rest app.ingress.rest.openapi app.ingress.service app.ingress.tracing app.native
-    app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings app.settings.flag app.tape
-    app.transport.loops app.transport.memory app.transport.wire
+app.ingress: app.access app.cache app.core app.core.files app.core.observability app.core.system
+    app.cost app.dispatch app.drift app.feedback app.ingress.access app.ingress.client_memory
+    app.ingress.clouds app.ingress.compatible app.ingress.grpc app.ingress.metrics app.ingress.net
+    app.ingress.openai app.ingress.rest app.ingress.rest.openapi app.ingress.service app.ingress.tracing
+    app.native app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings
+    app.settings.flag app.tape app.transport.loops app.transport.memory app.transport.wire
 app.ingress.access: app.access app.core app.core.cost app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory

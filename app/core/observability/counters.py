@@ -4,6 +4,7 @@ from time import time
 
 import msgspec
 
+from app.core.errors import FailureReason
 from app.core.observability.statistics import ReplicaReport
 
 
@@ -12,7 +13,7 @@ class VersionCounters(msgspec.Struct, frozen=True):
 
     Attributes:
         at: when its replicas were asked, in Unix seconds.
-        ok, failed: requests.
+        ok, failed: requests; `cancelled` and `rejected` are parts of those that failed.
         request_ns, queue_ns, compute_ns: of those that succeeded.
         rows, executions: what was executed.
         pending: requests that wait now.
@@ -33,6 +34,8 @@ class VersionCounters(msgspec.Struct, frozen=True):
     pending: int = 0
     restarts: int = 0
     memory: int = 0
+    cancelled: int = 0
+    rejected: int = 0
     buckets: dict[int, int] = {}
 
     @classmethod
@@ -50,5 +53,7 @@ class VersionCounters(msgspec.Struct, frozen=True):
             pending=report.pending,
             restarts=report.restarts,
             memory=report.memory,
+            cancelled=report.failures.get(FailureReason.CANCELED.value, 0),
+            rejected=report.failures.get(FailureReason.REJECTED.value, 0),
             buckets=report.fine_durations,
         )

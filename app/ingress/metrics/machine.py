@@ -1,6 +1,6 @@
 """Processors, memory and GPUs of this node, as metric families."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -102,11 +102,11 @@ class Machine:
         yield from read_families(PINNED, [({}, None)], _ALL)
 
 
-def readings(machine: Machine) -> dict[str, list[dict[str, Any]]]:
-    """Return what `read` does as plain values: labels and `value` of each sample, by the metric's name."""
+def plain(metrics: Iterable[Metric]) -> dict[str, list[dict[str, Any]]]:
+    """Return metrics as plain values: labels and `value` of each sample, by the metric's name."""
     return {
         metric.name: [{**sample.labels, "value": sample.value} for sample in metric.samples]
-        for metric in machine.read()
+        for metric in metrics
     }
 
 

@@ -5,7 +5,7 @@ Only this node's, so that Prometheus may sum over nodes.
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -76,6 +76,15 @@ async def render(
     )
     reported = chain(custom, (family for _, report in reports for family in report.custom))
     return await _written(families, lambda taken: custom_metrics(reported, taken))
+
+
+def own_families(
+    service: RoutedInferenceService, ingress: IngressReading, config: MetricsConfig = _DEFAULTS
+) -> Iterator[Metric]:
+    """Read the families that need no replica: of this process, and what the manager has told it."""
+    yield from read_families(LOAD_FAILURES, _by_name(service.load_failures), config)
+    yield from read_families(ROLLOUTS, _sides(service.rollouts), config)
+    yield from ingress_families(ingress, config)
 
 
 def _counted(service: RoutedInferenceService) -> list[VersionEntry]:

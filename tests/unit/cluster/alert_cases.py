@@ -77,6 +77,16 @@ CASES: Final[dict[str, Case]] = {
     "NereidQueueing": Case(30, waiting(0.21, 0.1), waiting(0.19, 0.1), waiting(0.009, 0.001)),
     "NereidQueueFull": Case(20, {FAILURE % "REJECTED": "0+1x30"}, {FAILURE % "BACKEND": "0+1x30"}),
     "NereidDrift": Case(10, {"nereid_drift_alarm{}": "0x3 1x20"}, {"nereid_drift_alarm{}": "0x30"}),
+    "NereidTapeDrops": Case(
+        20,
+        {'nereid_tape_dropped{reason="space"}': "0x15 1x15"},
+        {'nereid_tape_dropped{reason="rate_limit"}': "0+9x30", 'nereid_tape_dropped{reason="disk"}': "7x30"},
+    ),
+    "NereidTokenLimited": Case(
+        20,
+        {'nereid_token_requests{token="web",outcome="limited"}': "0x15 1x15"},
+        {'nereid_token_requests{token="web",outcome="ok"}': "0+9x30"},
+    ),
     "NereidSlowClients": Case(
         20,
         {"nereid_slow_client_ended{}": "0+0x30", "nereid_slow_client_timeouts{}": "0x15 1x15"},

@@ -9,6 +9,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from app.core.observability.alerts import RULES as RULES_OF_CONSOLE
+from app.core.observability.alerts import Rule
 from tests.server import ROOT
 from tests.unit.cluster.alert_cases import CASES, FIRST_FAILURE, Case, Series
 
@@ -16,7 +18,7 @@ RULES: Final = ROOT / "cluster/prometheus/nereid.rules.yml"
 PROMTOOL: Final = shutil.which("promtool")
 TOLD_BY: Final = {
     **dict.fromkeys(("NereidSlowClients", "NereidConnectionsRefused", "NereidWaitingRoomFull"), "instance"),
-    **dict.fromkeys(("NereidCertificateExpires",), "instance"),
+    **dict.fromkeys(("NereidCertificateExpires", "NereidTapeDrops", "NereidTokenLimited"), "instance"),
     **dict.fromkeys(("NereidThrashing", "NereidDemandFailing"), "job"),
 }
 """The label that tells the server of an alert, where it is not `model`."""
@@ -69,6 +71,26 @@ def as_test(alert: str, case: Case) -> dict[str, Any]:
 
 def test_every_alert_has_a_case() -> None:
     assert sorted(alerts()) == sorted(CASES)
+
+
+@pytest.mark.parametrize("rule", RULES_OF_CONSOLE, ids=lambda rule: rule.name)
+def test_console_has_the_same_thresholds(rule: Rule) -> None:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = {each["alert"]: each for group in groups for each in group["rules"] if "alert" in each}
+    records = {
+        each["record"]: each["expr"] for group in groups for each in group["rules"] if "record" in each
+    }
+    found = rules[rule.name]
+    expr = found["expr"]
+    for name in re.findall(r"nereid:\w+:\w+", expr):
+        expr += f" {records[name]}"
+        for inner in re.findall(r"nereid:\w+:\w+", records[name]):
+            expr += f" {records[inner]}"
+    assert found["labels"]["severity"] == rule.severity
+    assert all(metric in expr for metric in (*rule.metrics, *rule.over))
+    limits = re.search(r"> ([0-9.]+)", expr) or re.search(r"== (1)", expr)
+    assert limits and float(limits[1]) in (rule.above, rule.above + 1), expr
+    assert not rule.within_s or f"[{rule.within_s / 60:g}m]" in expr
 
 
 def test_texts_name_no_instance_where_absent_leaves_none() -> None:

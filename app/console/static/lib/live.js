@@ -8,6 +8,7 @@ class Live {
   server = {};
   changed = [];
   gone = [];
+  alerts = [];
   problem = "";
   status = 0;
   #cursor = "";
@@ -63,6 +64,7 @@ class Live {
   #take(answer) {
     this.#cursor = answer.cursor;
     this.server = answer.server;
+    this.alerts = answer.alerts;
     this.problem = answer.problem;
     this.status = answer.status;
     this.changed = answer.models.map((row) => row.id);

@@ -55,8 +55,8 @@ export async function show(view, { signal, title }) {
     const rows = [...live.models.values()];
     if (live.changed.length || live.gone.length || !rows.length) table.update(rows);
     const failed = rows.filter((row) => row.look === "bad");
-    const now = failed.map((row) => `${row.id} ${row.reason}`).join("\n");
-    if (now !== drawn) replace(troubles, failed.length ? alerts(failed) : null);
+    const now = JSON.stringify([failed.map((row) => [row.id, row.reason]), live.alerts]);
+    if (now !== drawn) replace(troubles, failed.length ? notReady(failed) : null, live.alerts.length ? alerts(live.alerts) : null);
     drawn = now;
   }, signal);
 }
@@ -64,7 +64,7 @@ export async function show(view, { signal, title }) {
 const SHOWN = 5;
 
 // What does not work, why, and what to do about it.
-function alerts(failed) {
+function notReady(failed) {
   const items = failed.slice(0, SHOWN).map((row) => h("li", {},
     h("a", { href: link("model", row.name, row.version) }, `${row.name} ${row.version}`.trim()),
     h("p", { class: "why" }, row.reason || row.word), row.remedy && h("p", { class: "remedy" }, row.remedy)));
@@ -72,4 +72,20 @@ function alerts(failed) {
   const more = rest > 0 && h("p", { class: "quiet" }, `and ${rest} more, first in the table`);
   const parts = [h("h2", {}, `${failed.length} not ready`), h("ul", {}, items), more];
   return h("section", { class: "alerts", aria: { label: "Models that do not work" } }, parts);
+}
+
+// What the server's figures say of the last minutes, by the rules of app/core/observability/alerts.py.
+function alerts(found) {
+  const items = found.slice(0, SHOWN).map((alert) => h("li", {},
+    h("a", { href: pageOf(alert) }, alert.what), h("p", { class: "remedy" }, alert.advice)));
+  const rest = found.length - SHOWN;
+  const more = rest > 0 && h("p", { class: "quiet" }, `and ${rest} more`);
+  const look = found[0].severity === "critical" ? "" : "busy";
+  const parts = [h("h2", {}, found.length === 1 ? "1 alert" : `${found.length} alerts`), h("ul", {}, items), more];
+  return h("section", { class: `alerts ${look}`, aria: { label: "Alerts" } }, parts);
+}
+
+function pageOf({ page, model, version }) {
+  if (!page) return link("model", model, version);
+  return ["rollout", "drift"].includes(page) ? link(page, model) : link(page);
 }

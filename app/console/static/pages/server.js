@@ -1,11 +1,12 @@
 // The server: version, machine, links to what else shows it, and the settings in effect.
 import { get } from "../lib/api.js";
-import { facts, h, note, replace, section } from "../lib/dom.js";
+import { badge, facts, h, note, replace, section } from "../lib/dom.js";
 import { lineChart } from "../lib/chart.js";
 import { bytes, count, percent, rate } from "../lib/format.js";
 import { history, live } from "../lib/live.js";
 import { repeat, trouble } from "../lib/repeat.js";
 import { dataTable } from "../lib/table.js";
+import { plainTable } from "../operate/plain_table.js";
 
 export async function show(view, { signal, title }) {
   title("Server");
@@ -31,8 +32,9 @@ export async function show(view, { signal, title }) {
     lineChart({ title: "Pending", unit: "requests", series: series(["pending"]) }),
   ];
   replace(charts, [traffic, times, waiting].map(({ node }) => h("div", { class: "card" }, node)));
+  const nodes = h("div");
   view.append(problem, about, section("The last five minutes, all models", charts),
-    section("Machine", machine), section("Settings", settings.node));
+    section("Nodes", nodes), section("Machine", machine), section("Settings", settings.node));
 
   async function look() {
     const found = await get("/v2/nereid/server", { signal });
@@ -41,7 +43,10 @@ export async function show(view, { signal, title }) {
       ["Address", h("a", { href: live.server.url ?? "#/server", rel: "noreferrer" }, live.server.url ?? "")],
       ["Versions served", count(live.server.versions)], ["Requests", rate(live.server.rate)],
       ["API", h("a", { href: `${live.server.url ?? ""}/docs`, rel: "noreferrer" }, "every path, to try")],
+      ["Ray", elsewhere(found.dashboard, "its dashboard", "no dashboard")],
+      ["Grafana", elsewhere(found.grafana, "dashboards", "not told by --console-grafana")],
     ])));
+    replace(nodes, nodeTable(found.nodes));
     replace(machine, h("div", { class: "card" }, facts(machineRows(found.machine))));
     settings.update(found.settings);
   }
@@ -60,6 +65,21 @@ export async function show(view, { signal, title }) {
 
 function series(names, values = []) {
   return names.map((name, place) => ({ name, values: values[place] ?? [] }));
+}
+
+// A link to a page of another program; what is no address of the web is no link.
+function elsewhere(url, words, none) {
+  if (!/^https?:\/\//.test(url)) return url || none;
+  return h("a", { href: url, rel: "noreferrer" }, words);
+}
+
+function nodeTable(nodes) {
+  const rows = nodes.map((node) => [
+    h("span", {}, node.name, " ", h("small", {}, node.id.slice(0, 8))), badge(node.alive ? "Alive" : "Gone", node.alive ? "good" : "bad"),
+    [node.head && "head", node.here && "answers here"].filter(Boolean).join(", "), count(node.processors), count(node.gpus),
+    node.memory_bytes ? bytes(node.memory_bytes) : "–",
+  ]);
+  return plainTable("Nodes", ["Node", "State", "Part", "Processors", "GPUs", "Memory"], rows);
 }
 
 // The machine's metrics in words: processors, memory, and each GPU.

@@ -1,9 +1,11 @@
-"""JSON bodies of management requests, read by Triton's rules."""
+"""JSON bodies of management requests, read by Triton's rules, and schemas of answers that are structs."""
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
+import msgspec
 from fastapi import Request, Response
+from pydantic import BaseModel, create_model
 
 from app.core.errors import invalid_arg
 from app.protocol.http import strict_json
@@ -55,3 +57,9 @@ async def _body(request: Request) -> bytes:
 def json_response(body: bytes = b"") -> Response:
     """Return a response of encoded JSON; empty where Triton's is."""
     return Response(body, media_type=_JSON)
+
+
+def model_of(struct: type[msgspec.Struct], name: str, **other: Any) -> type[BaseModel]:
+    """Return a model with the fields of a struct; `other` are types of more fields, or of these."""
+    fields: dict[str, Any] = {field: (kind, ...) for field, kind in (get_type_hints(struct) | other).items()}
+    return create_model(name, __doc__=struct.__doc__, **fields)

@@ -1,6 +1,7 @@
 """REST routes that consoles read: figures of all versions each second, log, traces, settings and machine."""
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,12 +16,12 @@ from app.core.installed.installation import server_version
 from app.core.observability.counters import VersionCounters
 from app.core.observability.recent_log import LEVELS, RecentLines
 from app.core.observability.statistics import ReplicaReport
+from app.core.system.nodes import Machines, this_machine
 from app.ingress.rest.home.models import worded
 from app.ingress.rest.home.remedies import explained
 from app.ingress.rest.openapi.api import RestApi, RestRoute
-from app.ingress.rest.openapi.bodies import json_response
+from app.ingress.rest.openapi.bodies import json_response, model_of
 from app.ingress.rest.openapi.home import Surroundings
-from app.ingress.rest.openapi.struct_models import model_of
 from app.ingress.service.interface import InferenceService
 from app.ingress.service.overview import Overview, VersionRow
 from app.ingress.tracing.observer import Observer
@@ -32,13 +33,15 @@ _COUNTERS: Final = "/v2/nereid/counters"
 _LOGS: Final = "/v2/nereid/logs"
 _TRACES: Final = "/v2/nereid/traces"
 _SERVER: Final = "/v2/nereid/server"
+_METRICS: Final = "/v2/nereid/metrics"
+_PROCESS: Final = secrets.token_hex(4)
 
 
 Figures: Final = model_of(VersionCounters, "Figures")
 Version: Final = model_of(
     VersionRow, "Version", model=str, word=str, look=str, remedy=str, figures=Figures | None
 )
-ServerOverview: Final = model_of(Overview, "ServerOverview", versions=list[Version])
+ServerOverview: Final = model_of(Overview, "ServerOverview", versions=list[Version])  # type: ignore[valid-type]  # made above
 
 
 class Counters(BaseModel):
@@ -162,8 +165,28 @@ class SettingInEffect(BaseModel):
     help: str
 
 
+class NodeFacts(BaseModel):
+    """A machine of the server; `here` says that the process that answers runs on it."""
+
+    name: str
+    id: str
+    alive: bool
+    here: bool
+    head: bool
+    processors: float
+    gpus: float
+    memory_bytes: float
+
+
+class OwnMetrics(BaseModel):
+    """Samples by the name of their metric, their labels beside `value`; `process` names who counted them."""
+
+    process: str
+    metrics: dict[str, list[dict[str, Any]]]
+
+
 class ServerFacts(BaseModel):
-    """The server; `machine` is that of the process that answers."""
+    """The server; `machine` is that of the process that answers, `dashboard` and `grafana` are addresses."""
 
     name: str
     version: str
@@ -171,6 +194,9 @@ class ServerFacts(BaseModel):
     extensions: list[str]
     settings: list[SettingInEffect]
     machine: dict[str, Any]
+    nodes: list[NodeFacts]
+    dashboard: str
+    grafana: str
 
 
 class Insight(NamedTuple):
@@ -180,13 +206,19 @@ class Insight(NamedTuple):
         settings: as `SettingInEffect` has them.
         machine: reads the machine, by names of metrics; blocks.
         lines: the last ones of the log.
+        samples: reads the metrics of `app.core.observability.alerts` that need no replica, as `machine` does.
+        machines: returns where the server runs; blocks.
         data_plane: see `is_native`.
+        grafana: its address; "" if that was not told.
     """
 
     settings: Sequence[Mapping[str, Any]]
     machine: Callable[[], dict[str, Any]]
     lines: RecentLines
+    samples: Callable[[], dict[str, Any]] = dict
+    machines: Callable[[], Machines] = this_machine
     data_plane: str = "auto"
+    grafana: str = ""
 
 
 def add_insight_routes(api: RestApi, service: InferenceService, observer: Observer, insight: Insight) -> None:
@@ -195,6 +227,7 @@ def add_insight_routes(api: RestApi, service: InferenceService, observer: Observ
     api.add(RestRoute("logging", "GET", _LOGS, endpoints.logs, response=Lines))
     api.add(RestRoute("trace", "GET", _TRACES, endpoints.traces, response=RecentTraces))
     api.add(RestRoute("logging", "GET", _SERVER, endpoints.server, response=ServerFacts))
+    api.add(RestRoute("logging", "GET", _METRICS, endpoints.metrics, response=OwnMetrics))
 
 
 class _Endpoints:
@@ -219,10 +252,15 @@ class _Endpoints:
         found = self._observer.recent_traces(_number(request.query_params))
         return json_response(to_json({"traces": found}))
 
+    async def metrics(self) -> Response:
+        """The metrics that consoles make alerts of: those of this process, and what the manager tells it."""
+        return json_response(to_json({"process": _PROCESS, "metrics": self._insight.samples()}))
+
     async def server(self) -> Response:
         """Version, settings in effect, without secrets, and the machine's processors, memory and GPUs."""
         metadata, insight = self._service.server_metadata(), self._insight
         machine = await asyncio.to_thread(insight.machine)
+        machines = await asyncio.to_thread(insight.machines)
         facts = {
             "name": metadata.name,
             "version": server_version(),
@@ -230,6 +268,9 @@ class _Endpoints:
             "extensions": list(metadata.extensions),
             "settings": insight.settings,
             "machine": machine,
+            "nodes": [node._asdict() for node in machines.nodes],
+            "dashboard": machines.dashboard,
+            "grafana": insight.grafana,
         }
         return json_response(to_json(facts))
 

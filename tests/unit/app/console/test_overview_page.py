@@ -82,7 +82,7 @@ def test_figures_of_many_models_are_live(browser: Any, many: RunningConsole) -> 
         page.get_by_role("button", name="Requests").click()
         row = page.get_by_role("row", name="model499")
         row.get_by_text("499/s").wait_for()
-        assert "1.75 ms" in row.inner_text() and "3 MiB" in row.inner_text()
+        assert "2.39 ms" in row.inner_text() and "3 MiB" in row.inner_text()
 
 
 def test_hostile_text_is_shown_as_it_is(browser: Any, many: RunningConsole) -> None:

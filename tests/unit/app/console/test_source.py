@@ -28,8 +28,11 @@ class Server:
     def __init__(self) -> None:
         self.answers: list[Any] = []
         self.asked: list[str] = []
+        self.metrics: dict[str, Any] = {}
 
     async def ask(self, path: str) -> bytes:
+        if path == "/v2/nereid/metrics":
+            return json.dumps({"process": "p", "metrics": self.metrics}).encode()
         self.asked.append(path)
         answer = self.answers.pop(0) if self.answers else OSError("gone")
         if isinstance(answer, Exception):
@@ -147,5 +150,18 @@ def test_server_is_asked_slowly_or_not_at_all_while_nobody_looks(
         while len(server.asked) < unseen + 5:
             await asyncio.sleep(0.001)
         task.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_alerts_are_told_with_the_rows() -> None:
+    async def scenario() -> None:
+        server = Server()
+        server.metrics = {"nereid_drift_alarm": [{"model": "a", "version": "1", "value": 1}]}
+        looks = viewed(server)
+        server.tell(version("a"), names=["a"])
+        await looks.look()
+        (alert,) = (await looks.live(""))["alerts"]
+        assert (alert["name"], alert["page"], alert["model"]) == ("NereidDrift", "drift", "a")
 
     asyncio.run(scenario())

@@ -8,6 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from app.core.observability.alerts import READ
 from app.core.observability.counters import VersionCounters
 from app.core.observability.durations import FINE_S
 from app.ingress.service.overview import Overview, VersionRow
@@ -76,3 +77,10 @@ def test_what_is_no_number_or_level_is_refused(running: Running, path: str) -> N
 def test_log_and_traces_are_read(running: Running) -> None:
     assert get(running, "/v2/nereid/logs?after=5&level=error") == {"lines": []}
     assert get(running, "/v2/nereid/traces") == {"traces": []}
+
+
+def test_nodes_and_metrics_for_alerts_are_told(running: Running) -> None:
+    (node,) = get(running, "/v2/nereid/server")["nodes"]
+    assert node["alive"] and node["here"] and node["processors"] >= 1
+    found = get(running, "/v2/nereid/metrics")
+    assert found["process"] and found["metrics"].keys() <= READ

@@ -1,0 +1,81 @@
+"""Alerts out of samples at several times."""
+
+from typing import Any
+
+from app.console.alerts import Alerts
+from app.core.observability.counters import VersionCounters
+
+
+def said(alerts: Alerts, at: float) -> list[str]:
+    return [alert["what"] for alert in alerts.found(at)]
+
+
+def dropped(value: int, reason: str = "space") -> dict[str, Any]:
+    return {"nereid_tape_dropped": [{"reason": reason, "value": value}]}
+
+
+def test_a_counter_that_grows_is_told_for_as_long_as_its_rule_looks_back() -> None:
+    alerts = Alerts()
+    alerts.add(0.0, dropped(5), "a")
+    assert said(alerts, 0.0) == []  # since when is not known
+    alerts.add(10.0, dropped(6), "a")
+    assert said(alerts, 10.0) == ["The tape lacks requests: space"]
+    for second in range(20, 700, 10):
+        alerts.add(float(second), dropped(6), "a")
+    assert said(alerts, 700.0) == []
+
+
+def test_what_another_process_has_counted_is_no_growth() -> None:
+    alerts = Alerts()
+    for second in range(0, 60, 10):
+        alerts.add(float(second), dropped(second % 20), "ab"[second % 20 // 10])
+    assert said(alerts, 60.0) == []
+
+
+def test_a_process_that_begins_anew_counts_from_zero() -> None:
+    alerts = Alerts()
+    alerts.add(0.0, dropped(9), "a")
+    alerts.add(10.0, dropped(2), "a")
+    assert said(alerts, 10.0) == []
+
+
+def test_labels_choose_what_counts() -> None:
+    alerts = Alerts()
+    alerts.add(0.0, dropped(0, "rate_limit"))
+    alerts.add(10.0, dropped(9, "rate_limit"))
+    assert said(alerts, 10.0) == []
+
+
+def test_a_state_is_told_while_it_is_reported() -> None:
+    alerts = Alerts()
+    alerts.add(0.0, {"nereid_rollout_state": [{"model": "m", "version": "2", "state": "paused", "value": 1}]})
+    (found,) = alerts.found(5.0)
+    assert (found["what"], found["page"], found["model"]) == ("m: the rollout is paused", "rollout", "m")
+    assert said(alerts, 60.0) == []
+
+
+def test_failures_are_a_share_without_those_of_clients_that_left() -> None:
+    alerts = Alerts()
+    alerts.add_counters(0.0, "m", "1", VersionCounters(0.0))
+    alerts.add_counters(60.0, "m", "1", VersionCounters(60.0, ok=90, failed=50, cancelled=46))
+    assert said(alerts, 60.0) == []
+    alerts.add_counters(90.0, "m", "1", VersionCounters(90.0, ok=90, failed=60, cancelled=46))
+    assert said(alerts, 90.0) == ["m 1: more than 5 % of the requests fail"]
+
+
+def test_the_worst_come_first_and_versions_that_are_gone_are_forgotten() -> None:
+    alerts = Alerts()
+    alerts.add(0.0, {"nereid_drift_alarm": [{"model": "a", "version": "1", "value": 1}]})
+    alerts.add_counters(0.0, "m", "1", VersionCounters(0.0))
+    alerts.add_counters(1.0, "m", "1", VersionCounters(1.0, restarts=3))
+    assert said(alerts, 1.0) == ["m 1: replicas end unexpectedly", "a 1: requests do not look as they did"]
+    alerts.forget({("a", "1")})
+    assert said(alerts, 1.0) == ["a 1: requests do not look as they did"]
+
+
+def test_memory_is_a_share_of_each_device() -> None:
+    alerts = Alerts()
+    used = [{"gpu_uuid": "one", "value": 95}, {"gpu_uuid": "two", "value": 80}]
+    total = [{"gpu_uuid": name, "value": 100} for name in ("one", "two")]
+    alerts.add(0.0, {"nv_gpu_memory_used_bytes": used, "nv_gpu_memory_total_bytes": total})
+    assert said(alerts, 0.0) == ["GPU one: more than 90 % of the memory is used"]
