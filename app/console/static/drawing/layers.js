@@ -144,7 +144,7 @@ function line(edge, ways, down) {
   const ends = ways.slice(1).map((to, place) => [leaving(ways[place], down), entering(to, down)]);
   const path = ends.map(([start, end], place) => `${place ? "L" : "M"}${start} ${curve(start, end, down)}`).join(" ");
   const [[start, end]] = ends;
-  return { ...edge, path, x: (start[0] + end[0]) / 2, y: (start[1] + end[1]) / 2 + 14 * edge.place };
+  return { ...edge, path, x: (start[0] + end[0]) / 2, y: (start[1] + end[1]) / 2 + 28 * edge.place };
 }
 
 const leaving = ({ x, y, width, height }, down) => (down ? [x + width / 2, y + height] : [x + width, y + height / 2]);

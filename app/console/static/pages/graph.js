@@ -1,10 +1,11 @@
 // An ensemble drawn: its steps from left to right, with their figures of this moment.
 import { get, modelPath } from "../lib/api.js";
 import { badge, h, link, note, replace, section, svg } from "../lib/dom.js";
-import { count, ms, rate } from "../lib/format.js";
+import { bytes, count, ms, rate } from "../lib/format.js";
 import { live } from "../lib/live.js";
 import { modelNav, stylesheet } from "../lib/model_nav.js";
 import { graphOf, plan } from "../drawing/layers.js";
+import { sizeOf } from "../tensors/datatypes.js";
 
 const NARROW = "(max-width: 700px)";
 const LETTERS = 16;
@@ -22,13 +23,14 @@ export async function show(view, { params, signal, title }) {
     return;
   }
   const graph = graphOf(config);
+  const sizes = await sizesOf(graph, config, signal);
   const place = h("div", { class: "card drawing" });
   const table = h("div");
   view.append(place, section("Steps", table));
   const narrow = matchMedia(NARROW);
   let update = () => {};
   const draw = () => {
-    const drawn = drawing(graph, model, narrow.matches);
+    const drawn = drawing(graph, model, narrow.matches, sizes);
     replace(place, drawn.node);
     update = drawn.update;
     update(live.models);
@@ -53,17 +55,25 @@ function rowOf(models, { model, version }) {
 const latency = (row) => (row.p50_ms === null || row.p50_ms === undefined ? "" : `${ms(row.p50_ms)} · `);
 const figures = (row) => (row ? `${latency(row)}${rate(row.rate)}` : "not loaded");
 
-function drawing(graph, model, down) {
+function drawing(graph, model, down, sizes) {
   const { width, height, boxes, lines } = plan(graph, down ? { down, width: 150, beside: 12, gap: 58 } : {});
   const size = { viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8 };
   const arrow = svg("marker", { id: "arrow", orient: "auto", ...size }, svg("path", { d: "M0 0L8 4L0 8z", class: "head" }));
   const steps = boxes.filter((box) => box.kind === "step").map((box) => ({ box, ...stepNode(box) }));
   const ends = boxes.filter((box) => box.kind !== "step").map(endNode);
   const area = { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": summary(graph, model) };
-  const drawn = svg("svg", area, svg("defs", {}, arrow), lines.map(edgeNode), ends, steps.map((each) => each.node));
+  const edges = lines.map((line) => edgeNode(line, sizes.get(line.tensor)));
+  const drawn = svg("svg", area, svg("defs", {}, arrow), edges.map((each) => each.node), ends, steps.map((each) => each.node));
   drawn.style.minWidth = `${SMALLEST * width}px`;
   const node = h("div", { class: "scrolls", tabindex: "0", role: "region", aria: { label: "Drawing" } }, drawn);
-  return { node, update: (models) => steps.forEach((each) => each.update(rowOf(models, each.box))) };
+  const boxOf = new Map(boxes.map((box) => [box.id, box]));
+  const rowOfBox = (models, id) => (boxOf.get(id)?.kind === "step" ? rowOf(models, boxOf.get(id)) : null);
+  const update = (models) => {
+    const whole = rowOf(models, { model, version: "" });
+    for (const each of steps) each.update(rowOf(models, each.box));
+    for (const { line, update: tell } of edges) tell(passing(whole, rowOfBox(models, line.from), rowOfBox(models, line.to)));
+  };
+  return { node, update };
 }
 
 function summary({ nodes, edges }, model) {
@@ -93,11 +103,43 @@ function endNode(box) {
     svg("text", { x: box.x + box.width / 2, y: box.y + 23, class: "name middle" }, cut(box.title, box.width + 24)));
 }
 
-function edgeNode({ path, x, y, tensor, condition, spoken }) {
+// Requests of the ensemble a second that pass an edge: all of them, but for steps that run on a condition.
+function passing(whole, from, to) {
+  const rates = [whole?.rate, from?.rate, to?.rate].filter((each) => each !== undefined && each !== null);
+  return rates.length ? Math.min(...rates) : null;
+}
+
+function edgeNode(line, size) {
+  const { path, x, y, tensor, condition, spoken } = line;
   const words = condition || tensor;
-  return svg("g", { class: condition ? "edge condition" : "edge" }, svg("title", {}, words),
+  const told = svg("text", { x, y: y + 14, class: "middle passing" });
+  const node = svg("g", { class: condition ? "edge condition" : "edge" }, svg("title", {}, words),
     svg("path", { d: path, "marker-end": "url(#arrow)" }),
-    spoken ? svg("text", { x, y: y - 6, class: "middle" }, short(words, LETTERS)) : null);
+    spoken ? [svg("text", { x, y: y - 6, class: "middle" }, short(words, LETTERS)), told] : null);
+  const update = (passed) => {
+    const moved = passed && size ? `${bytes(passed * size)}/s` : passed === null ? "" : rate(passed);
+    if (told.textContent !== moved) told.textContent = moved;
+  };
+  return { line, node, update };
+}
+
+// The bytes of a row of each tensor between the steps, where the configurations say so.
+async function sizesOf({ nodes }, config, signal) {
+  const found = new Map();
+  const note = (tensor, { dims, data_type: type }) => {
+    const size = dims.reduce((all, dim) => all * Math.max(0, Number(dim)), sizeOf(type.replace("TYPE_", "").replace("STRING", "BYTES")));
+    if (size) found.set(tensor, size);
+  };
+  for (const each of [...(config.input ?? []), ...(config.output ?? [])]) note(each.name, each);
+  const steps = nodes.filter((node) => node.kind === "step");
+  const configs = await Promise.all(steps.map((step) => get(modelPath(step.model, step.version, "config"), { signal }).catch(() => null)));
+  for (const [place, step] of config.ensemble_scheduling.step.entries()) {
+    for (const [output, tensor] of Object.entries(step.output_map ?? {})) {
+      const made = configs[place]?.output?.find((each) => each.name === output);
+      if (made) note(tensor, made);
+    }
+  }
+  return found;
 }
 
 function cut(text, width) {

@@ -4,12 +4,14 @@ import { badge, facts, h, note, replace, section } from "../lib/dom.js";
 import { lineChart } from "../lib/chart.js";
 import { bytes, count, percent, rate } from "../lib/format.js";
 import { history, live } from "../lib/live.js";
+import { stylesheet } from "../lib/model_nav.js";
 import { repeat, trouble } from "../lib/repeat.js";
 import { dataTable } from "../lib/table.js";
 import { plainTable } from "../operate/plain_table.js";
 
 export async function show(view, { signal, title }) {
   title("Server");
+  stylesheet("operate/operate.css");
   const problem = note("", "bad");
   const [about, machine, charts] = [h("div"), h("div"), h("div", { class: "columns" })];
   const settings = dataTable({
