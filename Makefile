@@ -235,8 +235,10 @@ prometheus: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.prometheus
 
 # A tape of thousands of requests, of servers that are killed, of disks that are full (root); TAPE gives flags.
+# Then what is counted of 100,000 requests over two ingresses, kills of the manager and another start.
 tape: $(VENV)/.installed-test
 	$(BIN)/python -m tests.long.tape $(TAPE)
+	$(BIN)/python -m tests.long.restarts
 
 # Cheaper forms of the two large example models, on tapes of pictures (scikit-image has some); OPTIMISE gives flags.
 optimise: $(VENV)/.installed-test models
