@@ -13,6 +13,7 @@ from app.core.observability.live_settings import LiveSettings
 from app.core.observability.statistics import CustomFamily
 from app.core.observability.trace_settings import TraceSettings
 from app.core.system.nodes import Machines, this_machine
+from app.core.tape.switch import TapeSwitch
 from app.cost.assembly import Place, account
 from app.cost.reporter import Clients, CostReporter, Send
 from app.cost.tap import CostTap
@@ -167,8 +168,8 @@ class Serving:
         self._machines = machines
         self._settings, self._tape, self._drift, self._cost = settings, tape, drift, cost
         self._service = service
-        live = LiveSettings(settings.log, TraceSettings(settings.trace))
-        self.observer = Observer(live, configure, suffix)
+        live = LiveSettings(settings.log, TraceSettings(settings.trace), TapeSwitch(settings.tape.rate))
+        self.observer = Observer(live, configure, suffix, self._switch_tape)
         self.fronts: list[Front] = []
         self._generation = GenerationFigures()
         self.following: list[asyncio.Task[None]] = []
@@ -210,6 +211,11 @@ class Serving:
             self._machines,
         )
         self.fronts = await open_fronts(parts)
+
+    def _switch_tape(self, switch: TapeSwitch) -> None:
+        if self._tape is not None:
+            self._tape.tap.switch = switch
+            self._service.tap_anew()
 
     async def stop(self, grace_s: float) -> None:
         """Answer requests on the open connections until they close, or for some seconds."""

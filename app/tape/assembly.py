@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from app.core.tape.switch import TapeSwitch
 from app.settings.tape import TapeSettings
 from app.tape.counts import TapeCounts
 from app.tape.files import node_directory, read_key
@@ -36,7 +37,7 @@ class Tape:
         self.counts, self.ingress = TapeCounts(), name_of_process()
         self._queue = TapeQueue(settings.bytes_per_s, self.counts, self.ingress)
         recorder = Recorder(self._queue, self.counts, secret, token)
-        self.tap = RequestTap(recorder, settings.rate, read_key(settings.directory))
+        self.tap = RequestTap(recorder, TapeSwitch(settings.rate), read_key(settings.directory))
         limits = Limits(settings.max_bytes, settings.max_age_s)
         self._writer = TapeWriter(self._queue, self.counts, settings.directory, self.ingress, limits)
         self.directory = node_directory(settings.directory)

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from app.core.inference import Target
 from app.core.tape.redaction import Redaction
 from app.core.tape.spec import TapeSpec
+from app.core.tape.switch import TapeSwitch
 from app.routing.table import VersionEntry
 from app.tape.recording import Recorder, Tapped
 from app.tape.taken import Rules
@@ -15,13 +16,15 @@ class RequestTap:
 
     Args:
         recorder: records them.
-        rate: share of the requests that are recorded of models whose `tape.yaml` names none, or that have no
-            such file; with 0 those without are not recorded.
+        switch: what is recorded at the start.
         key: of the hashes of values.
+
+    Attributes:
+        switch: what is recorded; a router has to be told that it has changed.
     """
 
-    def __init__(self, recorder: Recorder, rate: float = 0.0, key: bytes = b"") -> None:
-        self._recorder, self._rate, self._key = recorder, rate, key
+    def __init__(self, recorder: Recorder, switch: TapeSwitch, key: bytes = b"") -> None:
+        self._recorder, self.switch, self._key = recorder, switch, key
 
     def __call__(self, entry: VersionEntry, target: Target) -> Target:
         """Return what takes the place of a target: the target itself where nothing is recorded."""
@@ -34,9 +37,12 @@ class RequestTap:
 
     def _spec(self, entry: VersionEntry) -> TapeSpec | None:
         """Return what is recorded of a version, with its rate; None for nothing."""
-        spec = entry.tape
+        setting, spec = self.switch.for_model(entry.model), entry.tape
+        if not setting.recording:
+            return None
+        rate = self.switch.setting.rate if setting.rate is None else setting.rate
         if spec is None:
-            return TapeSpec(rate=self._rate) if self._rate else None
-        if spec.rate is None:
-            spec = replace(spec, rate=self._rate)
+            return TapeSpec(rate=rate) if rate else None
+        if spec.rate is None or setting.rate is not None:
+            spec = replace(spec, rate=rate)
         return spec if spec.rate or spec.errors or spec.slow else None

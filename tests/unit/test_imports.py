@@ -23,7 +23,7 @@ app.core.drift: app.core
 app.core.feedback: app.core.rollout
 app.core.files:
 app.core.installed:
-app.core.observability: app.core app.core.installed
+app.core.observability: app.core app.core.installed app.core.tape
 app.core.rollout: app.core.cost app.core.installed nereid_client.comparison
 app.core.system:
 app.core.tape: app.core nereid_client.tape
@@ -35,11 +35,12 @@ app.ensemble: app.cache app.core app.core.config app.core.observability app.core
     app.transport app.transport.memory app.transport.wire
 app.feedback: app.core app.core.feedback app.core.observability nereid_client.tape
 app.ingress: app.access app.cache app.core app.core.files app.core.observability app.core.system
-    app.cost app.dispatch app.drift app.feedback app.ingress.access app.ingress.client_memory
-    app.ingress.clouds app.ingress.compatible app.ingress.grpc app.ingress.metrics app.ingress.net
-    app.ingress.openai app.ingress.rest app.ingress.rest.openapi app.ingress.service app.ingress.tracing
-    app.native app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.settings
-    app.settings.flag app.tape app.transport.loops app.transport.memory app.transport.wire
+    app.core.tape app.cost app.dispatch app.drift app.feedback app.ingress.access
+    app.ingress.client_memory app.ingress.clouds app.ingress.compatible app.ingress.grpc
+    app.ingress.metrics app.ingress.net app.ingress.openai app.ingress.rest app.ingress.rest.openapi
+    app.ingress.service app.ingress.tracing app.native app.ray_adapter app.ray_adapter.serve
+    app.rollout app.routing app.settings app.settings.flag app.tape app.transport.loops
+    app.transport.memory app.transport.wire
 app.ingress.access: app.access app.core app.core.cost app.core.rollout app.ingress.http1 app.ingress.http2
     app.ingress.service app.protocol app.protocol.grpc app.protocol.http app.routing
 app.ingress.client_memory: app.core app.core.files app.transport.memory
@@ -78,13 +79,13 @@ app.ingress.service: app.access app.core app.core.config app.core.cost app.core.
     app.core.files
     app.core.observability app.core.rollout app.dispatch app.ensemble app.ingress.client_memory app.routing
     app.settings app.tape app.transport app.transport.channel nereid_client.comparison nereid_client.tape
-app.ingress.tracing: app.core app.core.observability app.ingress.service app.routing
+app.ingress.tracing: app.core app.core.observability app.core.tape app.ingress.service app.routing
 app.native: app.core app.core.installed
 app.protocol: app.core app.core.feedback app.core.rollout
 app.protocol.grpc: app.core app.core.drift app.core.feedback app.core.rollout app.native app.protocol
     app.protocol.http nereid_client.feedback nereid_client.services
 app.protocol.http: app.core app.core.config app.core.rollout app.core.system app.native app.protocol
-app.protocol.observability: app.core app.core.observability app.protocol.http
+app.protocol.observability: app.core app.core.observability app.core.tape app.protocol.http
 app.protocol.openai: app.core app.core.config app.core.system app.protocol app.protocol.http
     app.protocol.openai.tools
 app.protocol.openai.responses: app.core app.core.config app.core.system app.protocol.openai

@@ -6,6 +6,7 @@ import msgspec
 
 from app.core.observability.log import LogConfig
 from app.core.observability.trace_settings import TraceSettings
+from app.core.tape.switch import TapeSwitch
 
 
 class LiveSettings(msgspec.Struct, frozen=True):
@@ -13,6 +14,7 @@ class LiveSettings(msgspec.Struct, frozen=True):
 
     log: LogConfig = LogConfig()
     trace: TraceSettings = TraceSettings()
+    tape: TapeSwitch = TapeSwitch()
 
     def changed(self, change: "LiveChange") -> "LiveSettings":
         """Return these settings with one change applied.
@@ -23,14 +25,18 @@ class LiveSettings(msgspec.Struct, frozen=True):
         trace = self.trace
         for model, values in change.trace.items():
             trace = trace.changed(model, values)
-        return LiveSettings(self.log.changed(change.log), trace)
+        tape = self.tape
+        for model, values in change.tape.items():
+            tape = tape.changed(model, values)
+        return LiveSettings(self.log.changed(change.log), trace, tape)
 
 
 class LiveChange(msgspec.Struct, frozen=True):
-    """A change that a client requests: log settings by name, trace settings by model and name."""
+    """A change that a client requests: log settings by name, those of trace and tape by model and name."""
 
     log: dict[str, Any] = {}
     trace: dict[str, dict[str, Any]] = {}
+    tape: dict[str, dict[str, Any]] = {}
 
 
 def decode_live(data: bytes) -> LiveSettings:

@@ -337,6 +337,10 @@ class RoutedInferenceService:
             raise unsupported("this server records no requests: start it with --tape=DIRECTORY")
         return self._browser
 
+    def tap_anew(self) -> None:
+        """Have the router ask its tap again: what is recorded has changed."""
+        self._router.tap_anew()
+
     async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
         keeper = self._feedback_keeper(name)
         parse_version(version)

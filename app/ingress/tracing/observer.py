@@ -19,6 +19,7 @@ from app.core.observability.live_settings import LiveChange, LiveSettings
 from app.core.observability.log import VERBATIM, LogConfig, configure_logging
 from app.core.observability.trace_settings import GLOBAL, Change, TraceSetting
 from app.core.observability.traced import traced_call
+from app.core.tape.switch import TapeSetting, TapeSwitch
 from app.core.tensors import UNNAMED_TRACE, InferRequest, InferResponse, Timestamps, failed
 from app.ingress.service.interface import InferenceService
 from app.ingress.tracing.recent import LOOKED_AT_S, RING, KeptTrace, TraceRing
@@ -65,18 +66,27 @@ _ACTIVITIES = {
 
 
 class Observer:
-    """Applies the live settings of an ingress: logging, tracing, request log. Runs on the data-plane loop.
+    """Applies the live settings of an ingress: logging, tracing, request log, tape.
+
+    Runs on the data-plane loop.
 
     Args:
         live: the settings at the start.
         configure: sends a change to the repository manager; see `RepositoryManager.configure`.
         suffix: the end of trace file names.
+        switch_tape: switches the tape of this process.
     """
 
-    def __init__(self, live: LiveSettings, configure: Configure | None = None, suffix: str = "") -> None:
+    def __init__(
+        self,
+        live: LiveSettings,
+        configure: Configure | None = None,
+        suffix: str = "",
+        switch_tape: Callable[[TapeSwitch], None] | None = None,
+    ) -> None:
         self.live = live
         self.enabled = False
-        self._configure = configure
+        self._configure, self._switch_tape = configure, switch_tape
         self._tracer = Tracer(live.trace, suffix)
         self._ring = TraceRing()
         self._refresh_enabled()
@@ -88,6 +98,8 @@ class Observer:
         changed, self.live = self.live, live
         if live.log != changed.log:
             configure_logging(live.log)
+        if live.tape != changed.tape and self._switch_tape is not None:
+            self._switch_tape(live.tape)
         self._tracer.apply(live.trace)
         self._refresh_enabled()
 
@@ -126,11 +138,20 @@ class Observer:
         await self._change(LiveChange(trace={model: dict(change)}))
         return self.trace_setting(model)
 
+    def tape_setting(self, model: str = GLOBAL) -> TapeSetting:
+        """Return what is recorded of a model, or of all that have no setting of their own."""
+        return self.live.tape.of(model)
+
+    async def change_tape(self, model: str, change: Change) -> TapeSetting:
+        """Change what is recorded of a model, or of all (`GLOBAL`), in every ingress, and return it."""
+        await self._change(LiveChange(tape={model: dict(change)}))
+        return self.tape_setting(model)
+
     async def _change(self, change: LiveChange) -> None:
         changed = self.live.changed(change)
         if self._configure is None:
             self.apply(changed)
-        elif any((change.log, *change.trace.values())):
+        elif any((change.log, *change.trace.values(), *change.tape.values())):
             await self._configure(to_msgpack(change), to_msgpack(self.live))
 
     def close(self) -> None:

@@ -241,3 +241,17 @@ class TraceSettingsChange(BaseModel):
     trace_rate: str | None = None
     trace_count: str | None = None
     log_frequency: str | None = None
+
+
+class TapeSettings(BaseModel):
+    """What the tape records; null: of a model, the rate of its `tape.yaml`, else of the server."""
+
+    recording: bool
+    rate: float | None
+
+
+class TapeSettingsChange(BaseModel):
+    """Settings to change; null clears one."""
+
+    recording: bool | None = None
+    rate: float | None = Field(None, ge=0, le=1)

@@ -45,6 +45,8 @@ def rest_api() -> RestApi:
         ("/v2/models/m/versions/1/stats", "statistics"),
         ("/v2/models/m/trace/setting", "trace"),
         ("/v2/trace/setting", "trace"),
+        ("/v2/models/m/tape/setting", "trace"),
+        ("/v2/nereid/tape/setting", "trace"),
         ("/v2/repository/index", "model-repository"),
         ("/v2/repository/r/index", "model-repository"),
         ("/v2/repository/models/m/load", "model-repository"),

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,7 +13,9 @@ import pytest
 from app.access.audit import Audit
 from app.core.errors import invalid_arg
 from app.ingress.access.guard import Guard
+from app.tape.browsing import TapeBrowser
 from tests.server import free_port
+from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.access.guarded import MODULES, guarded, lines, of
 from tests.unit.app.ingress.running_fronts import WAIT_S, Fronts, Running, refusal
 
@@ -228,3 +231,36 @@ def test_a_client_that_sends_no_body_gets_its_answer(running: Running) -> None:
         while b"200 OK" not in received:
             received += connection.recv(65536)
         assert received.startswith(b"HTTP/1.1 401 Unauthorized\r\n")
+
+
+class Recording(FakeService):
+    """Has a tape."""
+
+    def tape(self) -> TapeBrowser:
+        return TapeBrowser(Path())
+
+
+@pytest.mark.parametrize(
+    ("token", "path", "status", "outcome"),
+    [
+        ("infer", "/v2/models/identity/tape/setting", 403, "denied"),
+        ("manage", "/v2/models/identity/tape/setting", 200, "ok"),
+        ("manage", "/v2/nereid/tape/setting", 200, "ok"),
+        ("other", "/v2/models/identity/tape/setting", 403, "denied"),
+        ("other", "/v2/nereid/tape/setting", 403, "denied"),
+    ],
+)
+def test_who_may_switch_the_tape(
+    fronts: Fronts, caplog: pytest.LogCaptureFixture, token: str, path: str, status: int, outcome: str
+) -> None:
+    caplog.set_level("INFO")
+    with guarded(fronts, service=Recording()) as (running, _):
+        connection = HTTPConnection(running.http, timeout=WAIT_S)
+        try:
+            connection.request("POST", path, b'{"recording": false}', headers=of(token))
+            assert connection.getresponse().status == status
+        finally:
+            connection.close()
+    (line,) = lines(caplog)
+    assert (line["action"], line["outcome"]) == ("change-tape-settings", outcome)
+    assert line.get("subject", "") == ("identity" if "identity" in path else "")

@@ -16,6 +16,7 @@ from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.rest.openapi.api import RestApi, RestRoute
 from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.tracing.observer import Observer
+from app.tape.browsing import TapeBrowser
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.http_peer import fronted
 from tests.unit.app.ingress.rest_calls import call
@@ -24,11 +25,18 @@ VALUES = {"model": "identity", "version": "1", "region": "r", "repository": "any
 QUERIES = {"/v2/nereid/counters": "?model=identity"}
 
 
+class Recording(FakeService):
+    """Has a tape."""
+
+    def tape(self) -> TapeBrowser:
+        return TapeBrowser(Path())
+
+
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[FakeService]:
     file = Path(f"/dev/shm/nereid-openapi-{os.getpid()}")
     file.write_bytes(bytes(64))
-    service = FakeService()
+    service = Recording()
     service.shared_memory = SharedMemory(str(tmp_path))
     service.shared_memory.register_system("r", file.name, 0, 64)
     yield service
@@ -92,6 +100,8 @@ def test_every_documented_get_route_answers_by_its_schema(api: RestApi) -> None:
         ("/v2/logging", b'{"log_verbose_level":1}'),
         ("/v2/trace/setting", b'{"trace_rate":"5"}'),
         ("/v2/models/{model}/trace/setting", b"{}"),
+        ("/v2/nereid/tape/setting", b'{"recording":false}'),
+        ("/v2/models/{model}/tape/setting", b'{"rate":0.5}'),
         ("/v2/repository/models/{model}/load", b""),
         ("/v2/repository/models/{model}/unload", b""),
         ("/v2/repository/models/{model}/rollout", b'{"action":"pause"}'),
