@@ -43,6 +43,21 @@ def test_a_client_may_leave_at_each_byte_of_its_request(opened: Callable[..., Ru
     assert post(running.http_port, "/v1/chat/completions", CHAT).texts == {0: "ab"}
 
 
+def test_a_client_may_leave_at_each_byte_of_its_answer(opened: Callable[..., Running]) -> None:
+    running = opened(TextService(of("a", "b")))
+    size = ended = 0
+    while not ended:
+        size += 1
+        with socket.create_connection(("127.0.0.1", running.http_port)) as left:
+            left.sendall(REQUEST)
+            received = b""
+            while len(received) < size and not received.endswith(b"\r\n0\r\n\r\n"):
+                received += left.recv(size - len(received))
+        ended = received.endswith(b"\r\n0\r\n\r\n")
+    assert size > 500 and b"data: [DONE]" in received
+    assert post(running.http_port, "/v1/chat/completions", CHAT).texts == {0: "ab"}
+
+
 def test_a_client_that_leaves_a_stream_cancels_all_its_requests(opened: Callable[..., Running]) -> None:
     service = Endless(of("a"))
     running = opened(service)
@@ -75,7 +90,28 @@ def test_a_client_that_reads_nothing_is_cut_off(opened: Callable[..., Running]) 
     assert b"client reads responses too slowly" in received and b"data: [DONE]" in received
 
 
+def _called(arguments: str) -> list[Any]:
+    """Return a chat in which the model has called a function."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": ""},
+    ]
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    """Return a response format whose schema has schemas in it."""
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+
+
 LARGE: list[Any] = [
+    {"messages": _called(json.dumps("x" * (10 << 20)))},
+    {"response_format": _nested(40)},
+    {"response_format": _nested(400)},
     {"messages": [{"role": "user", "content": "x" * (10 << 20)}]},
     {"messages": [{"role": "user", "content": "x"}] * 100_000},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 10_000}]},
@@ -127,13 +163,10 @@ def test_bodies_and_arguments_of_too_many_values_are_refused(
     document = b"{%b1:1}" % values if values.startswith(b'"') else b"[%b1]" % values
     found = post(running.http_port, "/v1/chat/completions", b'{"model": "identity", "x": %b}' % document)
     assert found.status == 400 and "values" in found.document["error"]["message"]
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": document.decode()}}
-    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-    found = post(running.http_port, "/v1/chat/completions", CHAT | {"messages": messages})
-    assert (found.status, found.document["error"]["param"]) == (
-        400,
-        "messages[0].tool_calls[0].function.arguments",
-    )
+    body = CHAT | {"messages": _called(document.decode())}
+    found = post(running.http_port, "/v1/chat/completions", body)
+    param = "messages[1].tool_calls[0].function.arguments"
+    assert (found.status, found.document["error"]["param"]) == (400, param)
 
 
 def test_texts_may_have_what_looks_like_values(opened: Callable[..., Running]) -> None:
