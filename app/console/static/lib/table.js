@@ -5,6 +5,7 @@ import { h, replace } from "./dom.js";
 const ROW_PX = 37;
 const MARGIN = 8;
 const AT_ONCE = 60;
+const WITHIN = "a, button, input, select";
 
 // columns: { key, title, text?: row => string, node?: row => Node, sort?: row => value, align?, hide_narrow? }.
 // key: row => id. sort: [column's key, "asc" or "desc"]. filter: row => the text that is searched.
@@ -87,10 +88,23 @@ class DataTable {
     const drawn = `${first}-${last}`;
     if (!always && drawn === this.#drawn) return;
     this.#drawn = drawn;
-    const had = this.body.contains(document.activeElement);
+    const held = this.#held();
     const made = all.slice(first, last).map((row, place) => this.#row(row, first + place));
     replace(this.body, spacer(first), made, spacer(all.length - last));
-    if (had) this.#focus(false);
+    if (held) this.#hold(held);
+  }
+
+  // What of a row has the focus: { id, place } of the row, and of the link or button in it, -1 for the row itself.
+  #held() {
+    const { activeElement: active } = document;
+    const row = this.body.contains(active) ? active.closest("tr") : null;
+    return row && { id: row.dataset.id, place: [...row.querySelectorAll(WITHIN)].indexOf(active) };
+  }
+
+  #hold({ id, place }) {
+    const row = [...this.body.children].find((node) => node.dataset.id === id);
+    const node = place < 0 ? row : row?.querySelectorAll(WITHIN)[place];
+    node?.focus({ preventScroll: true });
   }
 
   #row(row, place) {
@@ -115,15 +129,15 @@ class DataTable {
       event.preventDefault();
       const next = Math.max(0, Math.min(this.#shown.length - 1, place + steps[event.key]));
       this.#focused = this.key(this.#shown[next]);
-      this.#focus(true, next);
+      this.#focus(next);
     } else if (event.key === "Enter" && event.target === row && this.open) {
       location.hash = this.open(this.#shown[place]);
     }
   }
 
-  // Focuses the row that had the focus; with `place` it is first scrolled into sight.
-  #focus(scroll, place = 0) {
-    if (scroll && this.#shown.length > AT_ONCE) {
+  // Focuses the row that was walked to, and first scrolls it into sight.
+  #focus(place) {
+    if (this.#shown.length > AT_ONCE) {
       const top = place * ROW_PX;
       const bottom = top + 2 * ROW_PX - this.box.clientHeight;
       this.box.scrollTop = Math.max(bottom, Math.min(this.box.scrollTop, top));
@@ -132,13 +146,13 @@ class DataTable {
     for (const node of this.body.children) {
       const chosen = node.dataset.id === String(this.#focused);
       if (node.dataset.id !== undefined) node.tabIndex = chosen ? 0 : -1;
-      if (chosen) node.focus({ preventScroll: !scroll });
+      if (chosen) node.focus();
     }
   }
 
   #click(event) {
     const row = event.target.closest("tr");
-    const own = event.target.closest("a, button, input, select") || getSelection().toString();
+    const own = event.target.closest(WITHIN) || getSelection().toString();
     if (!row || !this.open || own) return;
     const found = this.#shown.find((each) => String(this.key(each)) === row.dataset.id);
     if (found) location.hash = this.open(found);

@@ -1,12 +1,17 @@
 """The page of all models as a browser shows it: large and small, light and dark, by keyboard, to axe-core."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from app.core.observability.counters import VersionCounters
 from app.core.observability.durations import FINE_S
+from app.ingress import fronts
+from app.ingress.fronts import Parts
+from app.ingress.rest.openapi.insight import Insight
 from app.ingress.service.overview import Overview, VersionRow
 from tests.browser import SIZES, opened
 from tests.unit.app.console.conftest import Consoles
@@ -161,3 +166,36 @@ def test_token_is_asked_for_and_opens_the_page(consoles: Consoles, browser: Any)
         dialog.wait_for()
         assert page.get_by_text("501 rows").count() == 0
         context.close()
+
+
+def test_requests_that_the_tape_lacks_are_an_alert(browser: Any, consoles: Consoles) -> None:
+    dropped = count(1)
+
+    def samples() -> dict[str, list[dict[str, Any]]]:
+        return {"nereid_tape_dropped": [{"reason": "space", "value": next(dropped)}]}
+
+    def insight(parts: Parts) -> Insight:
+        return known(parts)._replace(samples=samples)
+
+    known = fronts._insight
+    often = patch("app.console.source.ALERTS_S", 0.5)
+    with (
+        patch.object(fronts, "_insight", insight),
+        often,
+        consoles(service=Models(3)) as running,
+        opened(browser, running.url) as page,
+    ):
+        alerts = page.get_by_role("region", name="Alerts")
+        alerts.get_by_role("link", name="The tape lacks requests: space").click()
+        page.get_by_role("heading", name="Log", exact=True).wait_for()
+
+
+def test_focus_outlives_new_figures(browser: Any, consoles: Consoles) -> None:
+    with consoles(service=Models(3)) as running, opened(browser, running.url) as page:
+        link = page.get_by_role("row").get_by_role("link", name="model001")
+        link.focus()
+        link.evaluate("node => { node.dataset.drawn = 'before' }")
+        page.get_by_role("row").get_by_role("link", name="model001").and_(
+            page.locator("a:not([data-drawn])")
+        ).wait_for()
+        assert page.evaluate("document.activeElement.textContent") == "model001 1"
