@@ -7,6 +7,8 @@ const LEFT = 46;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 22;
+const LETTER = 8;
+const LEAST_SHOWN = 7;
 
 // series: { name, values } each, null where there is no value. step_s, ends_at: of `history` in live.js.
 export function lineChart({ title, unit = "", series, step_s = 1, ends_at = 0, height = 150 }) {
@@ -46,10 +48,12 @@ export function barChart({ title, unit = "", labels, series, height = 170 }) {
       const tall = Math.max(0, y(0) - y(value ?? 0));
       return svg("rect", { ...attributes, height: tall }, told);
     }));
-    const every = Math.ceil(labels.length / 12);
+    const longest = Math.min(LEAST_SHOWN, Math.max(0, ...labels.map((text) => text.length)));
+    const every = Math.ceil(((longest + 1) * LETTER) / room);
+    const fit = Math.floor((room * every) / LETTER);
     const words = labels.map((text, group) => {
       const middle = LEFT + (group + 0.5) * room;
-      return group % every ? null : svg("text", { x: middle, y: height - 6, class: "middle" }, shortened(text));
+      return group % every ? null : svg("text", { x: middle, y: height - 6, class: "middle" }, shortened(text, fit));
     });
     draw(node, { title, unit, series, height, parts: [...scale(most, y), ...bars, ...words] });
   }
@@ -101,6 +105,6 @@ function path(values, x, y) {
   return text;
 }
 
-function shortened(text) {
-  return text.length > 10 ? `${text.slice(0, 9)}…` : text;
+function shortened(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }

@@ -9,7 +9,7 @@ import { dataTable } from "../lib/table.js";
 const SINCE = [["1h", "the last hour"], ["24h", "the last day"], ["7d", "the last week"], ["30d", "the last 30 days"]];
 const BY = [["token,model", "client and model"], ["token", "client"], ["model", "model"], ["model,version", "model and version"], ["day,token", "day and client"], ["node,model", "node and model"]];
 const KINDS = { usage: "used", idle: "kept ready", overhead: "the server itself" };
-const MOST_BARS = 12;
+const MOST_BARS = 6;
 
 export async function show(view, { signal, title }) {
   stylesheet("operate/operate.css");
