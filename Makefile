@@ -109,10 +109,12 @@ release-wheels: $(DOCS_VENV)/.installed
 	$(DOCS_VENV)/bin/python -m pip download -q -d $(WHEELS) -c constraints.txt pip '.[docs,release]'
 	for python in $(RELEASE_PYTHONS); do "$$python" -m pip download -q -d $(WHEELS) -c constraints.txt . || exit 1; done
 
-# Pages as a browser shows them; needs a Chromium (Debian's package chromium). Those tests skip where the extra is missing.
+# Pages as a browser shows them; needs a Chromium (Debian's package chromium). The tests skip where the extra is missing.
+# At the end a rollout of a server on Ray, by the keyboard.
 test-browser: $(VENV)/.installed-test
 	@$(PIP) -e '.[browser]'
 	$(BIN)/python -m pytest -rs $$(grep -rlE '^from tests.browser import' tests)
+	$(BIN)/python -m tests.long.console_rollout
 
 # The manual's pictures of the console, of a server of this machine; needs a Chromium too. PICTURES gives flags.
 pictures: $(VENV)/.installed-test models

@@ -11,6 +11,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 _REFUSED = "Failed to load resource: the server responded with a status of "
 SIZES = {"desk": (1440, 900), "phone": (390, 844)}
 _PICTURE = {"picture": (1320, 825)}
+_MOST_TABS = 150
 
 
 @contextmanager
@@ -47,3 +48,18 @@ def opened(
     yield page
     context.close()
     assert [text for text in told if not (refused and text.startswith(_REFUSED))] == []
+
+
+def press(page: Any, target: Any, key: str = "Enter") -> None:
+    """Go to an element by the tabulator alone, and press a key there.
+
+    Raises:
+        AssertionError: no tabulator leads to it.
+    """
+    target.wait_for()
+    for _ in range(_MOST_TABS):
+        page.keyboard.press("Tab")
+        if target.evaluate("node => node === document.activeElement"):
+            page.keyboard.press(key)
+            return
+    raise AssertionError(f"{target} cannot be reached by the keyboard")
