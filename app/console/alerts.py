@@ -14,6 +14,8 @@ _KEPT: Final = 32
 """Values of a counter that are kept, each half a minute apart: longer than any rule looks back."""
 _GONE_S: Final = 25.0
 """A series that nobody has told of for so long is over."""
+_FORGOTTEN_S: Final = _KEPT * _STEP_S
+"""Nothing is kept of a process of which nobody has told for so long: no rule looks back as far."""
 Labels = tuple[tuple[str, str], ...]
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -32,9 +34,8 @@ class _Series:
         if not self._kept or at - self._kept[-1][0] >= _STEP_S:
             self._kept.append((at, value))
 
-    def increase(self, within_s: float) -> float:
-        """Return by how much it has grown in the last seconds, as far as that is known."""
-        since = self.at - within_s
+    def increase(self, since: float) -> float:
+        """Return by how much it has grown since then, as far as that is known."""
         return self.value - next((value for at, value in self._kept if at >= since), self.value)
 
 
@@ -60,6 +61,12 @@ class Alerts:
         for reason, count in (("REJECTED", counters.rejected), ("OTHER", other)):
             self._add(at, FAILURES, {**told, "reason": reason}, count)
 
+    def stand(self, at: float) -> None:
+        """Take the counters of versions as they were: only those that change are told."""
+        for metric in (SUCCESSES, RESTARTS, FAILURES):
+            for series in self._series[metric].values():
+                series.add(at, series.value)
+
     def _add(self, at: float, metric: str, labels: Mapping[str, str], value: float) -> None:
         found, key = self._series[metric], tuple(sorted(labels.items()))
         if key in found:
@@ -75,6 +82,9 @@ class Alerts:
 
     def found(self, at: float) -> list[dict[str, Any]]:
         """Return what people are told: name, severity, what, advice, page and model; the worst first."""
+        for series in self._series.values():
+            for key in [key for key, each in series.items() if at - each.at > _FORGOTTEN_S]:
+                del series[key]
         alerts = [alert for rule in RULES for alert in self._by(rule, at)]
         return sorted(alerts, key=lambda alert: (alert["severity"] != "critical", alert["what"]))
 
@@ -106,7 +116,7 @@ class Alerts:
                 counts = all(labels.get(name) in values for name, values in rule.labels.items())
                 current = rule.within_s or at - series.at <= _GONE_S
                 if current and (counts or not chosen):
-                    value = series.increase(rule.within_s) if rule.within_s else series.value
+                    value = series.increase(at - rule.within_s) if rule.within_s else series.value
                     shown = tuple((name, text) for name, text in key if f"{{{name}}}" in rule.says)
                     sums[shown] = sums.get(shown, 0.0) + value
         return sums

@@ -149,6 +149,7 @@ class Source:
         if monotonic() - self._alerts_asked < ALERTS_S:
             return
         self._alerts_asked = monotonic()
+        self._alerts.stand(time())
         try:
             answer = json.loads(await self._ask("/v2/nereid/metrics"))
             self._alerts.add(time(), answer["metrics"], answer["process"])
@@ -181,7 +182,7 @@ class Source:
         else:
             known = msgspec.convert(counters, VersionCounters, str_keys=True)
             self._recent[key].add(known)
-            self._alerts.add_counters(known.at, version["name"], version["version"], known)
+            self._alerts.add_counters(time(), version["name"], version["version"], known)
         self._remember(self._described.get(key), version)
         version["restarts"] = 0 if counters is None else counters["restarts"]
         version["memory_bytes"] = (counters or {}).get("memory") or None

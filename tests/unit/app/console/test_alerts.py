@@ -39,6 +39,29 @@ def test_a_process_that_begins_anew_counts_from_zero() -> None:
     assert said(alerts, 10.0) == []
 
 
+def test_what_is_gone_or_rests_is_told_no_longer_than_its_rule_looks_back() -> None:
+    alerts = Alerts()
+    for second in (0.0, 10.0):
+        alerts.add(second, dropped(int(second)), "a")
+        alerts.add_counters(second, "m", "1", VersionCounters(second, failed=int(second)))
+    assert len(said(alerts, 20.0)) == 2
+    for second in range(20, 700, 10):
+        alerts.stand(float(second))
+    assert said(alerts, 700.0) == []
+    alerts.add(2000.0, dropped(0), "b")
+    alerts.found(2000.0)
+    assert len(alerts._series["nereid_tape_dropped"]) == 1  # of processes that are gone nothing piles up
+
+
+def test_what_begins_after_a_rest_is_told() -> None:
+    alerts = Alerts()
+    alerts.add_counters(0.0, "m", "1", VersionCounters(0.0))
+    for second in range(10, 3600, 10):
+        alerts.stand(float(second))
+    alerts.add_counters(3600.0, "m", "1", VersionCounters(3600.0, restarts=3))
+    assert said(alerts, 3600.0) == ["m 1: replicas end unexpectedly"]
+
+
 def test_labels_choose_what_counts() -> None:
     alerts = Alerts()
     alerts.add(0.0, dropped(0, "rate_limit"))
