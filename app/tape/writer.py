@@ -123,7 +123,10 @@ class TapeWriter:
                 self._append(batch)
             finally:
                 self._queue.taken_out(sum([row.nbytes for row in batch]))
-            if 0 < self._queue.waiting_bytes < _HURRY_BYTES and not self._ending.is_set():
+            if self._ending.is_set():
+                continue
+            self._tend(time.monotonic())  # under load there are always more rows
+            if 0 < self._queue.waiting_bytes < _HURRY_BYTES:
                 rest(_REST_S)
 
     def _append(self, batch: list[Waiting]) -> None:

@@ -151,6 +151,22 @@ def test_batches_are_small_and_the_event_loop_runs_between_them(
     assert bool(rests) == rested
 
 
+def test_files_are_looked_after_while_rows_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[int]()
+    with writing(tmp_path) as bench:
+
+        def come_meanwhile(_: float) -> None:
+            if not synced and bench.put_in < 20_000:
+                bench.put(200)
+
+        monkeypatch.setattr(writer, "rest", come_meanwhile)
+        monkeypatch.setattr(Disk, "sync", lambda _: synced.append(bench.put_in))
+        bench.put(500)
+        block_until(lambda: bool(synced))
+        block_until(bench.settled)
+    assert synced[0] < 20_000
+
+
 def test_a_full_disk_costs_rows_until_there_is_room(tmp_path: Path) -> None:
     with writing(tmp_path) as bench:
         bench.put(3)
