@@ -144,8 +144,7 @@ def _insight(parts: Parts) -> "Insight":
         return Machine(shown.cpu, shown.gpu, shown.interval_ms)
 
     def samples() -> dict[str, Any]:
-        metrics = (*parts.own_metrics(), *machine().read())
-        return plain(metric for metric in metrics if metric.name in READ)
+        return plain(metric for metric in parts.own_metrics() if metric.name in READ)
 
     rows = [each._asdict() for each in in_effect(settings, SETTINGS)]
     plane, grafana = settings.cluster.data_plane, settings.console.grafana

@@ -13,6 +13,7 @@ from app.core.encoding import to_json
 from app.core.errors import invalid_arg
 from app.core.identifiers import name_of
 from app.core.installed.installation import server_version
+from app.core.observability.alerts import READ
 from app.core.observability.counters import VersionCounters
 from app.core.observability.recent_log import LEVELS, RecentLines
 from app.core.observability.statistics import ReplicaReport
@@ -206,7 +207,7 @@ class Insight(NamedTuple):
         settings: as `SettingInEffect` has them.
         machine: reads the machine, by names of metrics; blocks.
         lines: the last ones of the log.
-        samples: reads the metrics of `app.core.observability.alerts` that need no replica, as `machine` does.
+        samples: reads this process's metrics of `app.core.observability.alerts`, on its loop.
         machines: returns where the server runs; blocks.
         data_plane: see `is_native`.
         grafana: its address; "" if that was not told.
@@ -254,7 +255,9 @@ class _Endpoints:
 
     async def metrics(self) -> Response:
         """The metrics that consoles make alerts of: those of this process, and what the manager tells it."""
-        return json_response(to_json({"process": _PROCESS, "metrics": self._insight.samples()}))
+        machine = await asyncio.to_thread(self._insight.machine)
+        metrics = self._insight.samples() | {name: machine[name] for name in machine.keys() & READ}
+        return json_response(to_json({"process": _PROCESS, "metrics": metrics}))
 
     async def server(self) -> Response:
         """Version, settings in effect, without secrets, and the machine's processors, memory and GPUs."""

@@ -1,5 +1,6 @@
 """What consoles read: overview, log, traces, settings and machine."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -7,10 +8,12 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from app.core.observability.alerts import READ
 from app.core.observability.counters import VersionCounters
 from app.core.observability.durations import FINE_S
+from app.ingress.metrics.machine import Machine
 from app.ingress.service.overview import Overview, VersionRow
 from app.routing.table import UNLOADED
 from tests.unit.app.http_fakes import FakeService
@@ -62,6 +65,18 @@ def test_server_tells_its_settings_and_machine(running: Running) -> None:
     flags = {each["flag"]: each["value"] for each in found["settings"]}
     assert flags["--http-port"] == str(running.http_port)
     assert found["machine"]["nv_cpu_memory_total_bytes"][0]["value"] > 0
+
+
+def test_devices_are_not_read_on_the_loop(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops: list[object] = []
+
+    def read(_: Machine) -> list[Metric]:
+        loops.append(asyncio._get_running_loop())
+        return [GaugeMetricFamily("nv_gpu_memory_used_bytes", "", 7)]
+
+    monkeypatch.setattr(Machine, "read", read)
+    assert get(running, "/v2/nereid/metrics")["metrics"]["nv_gpu_memory_used_bytes"] == [{"value": 7}]
+    assert loops == [None]
 
 
 @pytest.mark.parametrize(
