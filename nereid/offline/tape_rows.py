@@ -26,13 +26,15 @@ class _Looked(NamedTuple):
     """What the rows of a model in a segment are, by their heads.
 
     Attributes:
-        datatypes: of their tensors, by column.
+        datatypes: of the tensors of those that were answered, by column.
+        failed: of the tensors of others.
         starts: the bytes at which they begin, and the end of the last one.
         sizes: bytes of their tensors.
         rows: of their batches; 1 for those that have no batch.
     """
 
     datatypes: dict[str, str]
+    failed: dict[str, str]
     starts: Sequence[int]
     sizes: Sequence[int]
     rows: Sequence[int]
@@ -50,6 +52,8 @@ def datatypes(paths: Sequence[str], model: str) -> dict[str, str]:
         for name, datatype in _looked(path, model).datatypes.items():
             if found.setdefault(name, datatype) != datatype:
                 raise TapeError(f"'{name}' of model '{model}' is {found[name]}, and {datatype} in '{path}'")
+    for path in paths:  # a request that failed may have had another datatype for that
+        found = _looked(path, model).failed | found
     return dict(sorted(found.items()))
 
 
@@ -74,9 +78,20 @@ def ranges(path: str, model: str, rows: int) -> Iterator[tuple[int, int]]:
 @lru_cache(maxsize=1024)
 def _looked(path: str, model: str) -> _Looked:
     starts, sizes, rows = array("Q"), array("Q"), array("Q")
+    failed: dict[str, str] = {}
     with _opened(path) as file:
-        found, _ = tables.datatypes(_counted(file, model, starts, sizes, rows))
-    return _Looked(found, starts, sizes, rows)
+        found, _ = tables.datatypes(_answered(_counted(file, model, starts, sizes, rows), failed))
+    return _Looked(found, failed, starts, sizes, rows)
+
+
+def _answered(rows: Iterator[Row], failed: dict[str, str]) -> Iterator[Row]:
+    """Yield rows that were answered; write down the first datatypes of the others, which may be why."""
+    for row in rows:
+        if not row.failed:
+            yield row
+            continue
+        for name, tensor in tables.named(row):
+            failed.setdefault(name, tensor.datatype)
 
 
 def _counted(
@@ -145,7 +160,7 @@ def read(path: str, model: str, columns: Mapping[str, str], begin: int, end: int
     whys: dict[str, str] = {}
     with _opened(path) as file:
         places = takewhile(lambda place: place.start < end, file.places(begin))
-        rows = (_whole(file, place, row, whys) for place, row in _rows(file, model, places))
+        rows = (_whole(file, place, row, columns, whys) for place, row in _rows(file, model, places))
         parts = list(tables.parts(rows, split, lambda _: None))
     table = tables.table(parts, columns, tables.schema(columns)).drop_columns(["score"])
     names = [f"{part.row.key}:{part.number}" if split else part.row.key for part in parts]
@@ -153,13 +168,17 @@ def read(path: str, model: str, columns: Mapping[str, str], begin: int, end: int
     return Read(table, names, errors)
 
 
-def _whole(file: RecordFile, place: Place, row: Row, whys: dict[str, str]) -> Row:
-    """Return a row with its tensors' data; without them where they are damaged."""
+def _whole(file: RecordFile, place: Place, row: Row, columns: Mapping[str, str], whys: dict[str, str]) -> Row:
+    """Return a row with its tensors' data; without them where they are damaged, or of other datatypes."""
     whys |= {row.key: row.why_not} if row.why_not else {}
-    try:
-        return decode_row(file, place)
-    except TapeError as error:
-        whys[row.key] = str(error)
+    others = [each for name, each in tables.named(row) if each.datatype != columns.get(name, each.datatype)]
+    if others:
+        whys[row.key] = f"'{others[0].name}' is {others[0].datatype}, unlike that of answered requests"
+    else:
+        try:
+            return decode_row(file, place)
+        except TapeError as error:
+            whys[row.key] = str(error)
     responses = tuple(replace(each, outputs=_omitted(each.outputs)) for each in row.responses)
     return replace(row, inputs=_omitted(row.inputs), responses=responses)
 

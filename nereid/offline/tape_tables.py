@@ -6,6 +6,7 @@ there, as Parquet has no such type, and FP16 is FP32.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from nereid_client.tape.rows import KEPT, Row, TapeError, TapeTensor, elements
 _GROUP_ROWS: Final = 5000
 _GROUP_BYTES: Final = 32 << 20
 """Rows, or bytes of their tensors, of a table."""
+_MOST_EMPTY: Final = 4096
+"""Rows without elements of a request that are taken apart."""
 _DATATYPES: Final = {
     "BOOL": "bool",
     "UINT8": "uint8",
@@ -57,7 +60,7 @@ def datatypes(rows: Iterator[Row]) -> tuple[dict[str, str], int]:
     number = 0
     for row in rows:
         number += 1
-        for name, tensor in _named(row):
+        for name, tensor in named(row):
             known = found.setdefault(name, tensor.datatype)
             if known != tensor.datatype:
                 raise TapeError(
@@ -70,7 +73,8 @@ def datatypes(rows: Iterator[Row]) -> tuple[dict[str, str], int]:
     return dict(sorted(found.items())), number
 
 
-def _named(row: Row) -> Iterator[tuple[str, TapeTensor]]:
+def named(row: Row) -> Iterator[tuple[str, TapeTensor]]:
+    """Yield the tensors of a row and their columns."""
     yield from ((f"in.{tensor.name}", tensor) for tensor in row.inputs)
     yield from ((f"out.{tensor.name}", tensor) for each in row.responses for tensor in each.outputs)
 
@@ -100,7 +104,7 @@ def parts(rows: Iterator[Row], split: bool, score_of: Callable[[str], float | No
 def _joined(row: Row) -> dict[str, tuple[Any, tuple[int, ...]]]:
     """Return the tensors by column; those of the responses of a stream one behind the other."""
     found: dict[str, tuple[Any, tuple[int, ...]]] = {}
-    for name, tensor in _named(row):
+    for name, tensor in named(row):
         values = _values(tensor) if tensor.state == KEPT else None
         if name not in found:
             found[name] = values, tensor.shape
@@ -127,12 +131,17 @@ def _values(tensor: TapeTensor) -> Any:
 
 def batch(row: Row) -> int:
     """Return how many rows all tensors of a request have; 0 if they do not have as many."""
-    return _batch(tensor.shape for _, tensor in _named(row))
+    return _batch(tensor.shape for _, tensor in named(row))
 
 
 def _batch(shapes: Iterable[tuple[int, ...]]) -> int:
-    sizes = {shape[0] if shape else 0 for shape in shapes}
-    return sizes.pop() if len(sizes) == 1 else 0
+    found = list(shapes)
+    sizes = {shape[0] if shape else 0 for shape in found}
+    if len(sizes) != 1:
+        return 0
+    (size,) = sizes
+    # A client can say that it has any number of rows with nothing in them, which the server has refused.
+    return size if size <= _MOST_EMPTY or any(map(prod, found)) else 0
 
 
 def _row_of(values: Any, shape: tuple[int, ...], number: int) -> tuple[Any, tuple[int, ...]]:

@@ -108,6 +108,38 @@ def test_damaged_row_says_so_and_others_are_answered(tmp_path: Path) -> None:
     assert "is damaged at byte" in second["error"]
 
 
+def test_requests_that_were_refused_do_not_spoil_a_tape(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", "double", config=BATCHED % (1, 1))
+    refused = (TapeResponse(1000, code="INVALID_ARG", error="no", final=True),)
+    double = TapeTensor("IN", "FP64", (1, 1), bytes(8), 8)
+    endless = TapeTensor("IN", "FP32", (1 << 40, 0))
+    rows = [
+        request(1, tensor([[1]])),
+        row(2, inputs=(double,), model="double", responses=refused),
+        row(3, inputs=(endless,), model="double", responses=refused),
+        row(4, inputs=(tensor([[4]], "OTHER"),), model="double", responses=refused),
+    ]
+    recorded(tmp_path, rows)
+    assert run(tmp_path, "tape", "--keep", "key") == 1
+    found = answers(tmp_path)
+    assert [(each["key"], each["OUT"]) for each in found] == [
+        ("ab-1", 2),
+        ("ab-2", None),
+        ("ab-3", None),
+        ("ab-4", None),
+    ]
+    assert found[1]["error"] == "'IN' is FP64, unlike that of answered requests"
+
+
+def test_requests_that_have_failed_are_sent_again_with_all_of_their_inputs(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", "double", SUMS, config=OPTIONAL)
+    failed = (TapeResponse(1000, code="INTERNAL", error="no", final=True),)
+    both = request(2, tensor([1, 2]), tensor([10, 20], "MORE"), responses=failed)
+    recorded(tmp_path, [request(1, tensor([1, 2])), both])
+    assert run(tmp_path, "tape") == 0
+    assert [each["OUT"] for each in answers(tmp_path)] == [[1, 2], [11, 22]]
+
+
 def test_optional_inputs_are_given_where_they_were(tmp_path: Path) -> None:
     add_model(tmp_path / "models", "double", SUMS, config=OPTIONAL)
     both = request(2, tensor([1, 2]), tensor([10, 20], "MORE"))
