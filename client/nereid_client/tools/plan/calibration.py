@@ -15,7 +15,7 @@ from nereid_client.tools.perf.generator.job import Level
 from nereid_client.tools.perf.generator.worker import Workers
 from nereid_client.tools.perf.options import Options, PerfError
 from nereid_client.tools.perf.result import Result
-from nereid_client.tools.plan.arrivals import by_chance
+from nereid_client.tools.plan.arrivals import Traffic, by_chance
 from nereid_client.tools.plan.simulation import Replica, latencies
 
 _ALONE_S: Final = 1.0
@@ -30,19 +30,24 @@ _REQUESTS: Final = 20_000
 _CHANCES: Final = 3
 _AGAIN: Final = 1.2
 """A p99 that is so many times the simulated one is measured again: what disturbs makes it longer only."""
-FAR_OFF: Final = 1.5
-"""A p99 that is so many times the simulated one has another cause than the load."""
+_LONGER: Final = (0.8, 1.2)
+"""So many times as long are executions taken to be in an open loop: beyond, its load would not fit."""
+_STEPS: Final = 8
+_FAR_OFF: Final = 1.05
+"""A p99 that is so many times what such executions explain has another cause than the load."""
 
 
 class Calibration(NamedTuple):
     """What was measured, beside what the simulation said.
 
     Attributes:
-        replica: as measured; its executions take `slower` times as long as they were counted.
+        replica: as measured; its executions take `slower * longer` times as long as they were counted.
         saturation: requests a second that the present replicas answer at most.
         slower: the simulated saturation by the measured one.
         p99_ms: of the open loop.
-        later: its p99 by the simulated one; latencies of a plan are multiplied by it.
+        simulated_ms: what the simulation said before.
+        longer: executions of the open loop by those of the closed one, so that the simulation has its p99.
+        later: what is left between the two; latencies of a plan are multiplied by it.
         doubts: what may have disturbed the figures.
     """
 
@@ -50,6 +55,8 @@ class Calibration(NamedTuple):
     saturation: float
     slower: float
     p99_ms: float
+    simulated_ms: float
+    longer: float
     later: float
     doubts: tuple[str, ...] = ()
 
@@ -75,13 +82,39 @@ def calibrate(
             slower = counted.capacity(options.batch) * replicas / saturation
             replica = counted.scaled(slower)
             arrivals = by_chance(_SHARE * saturation, _REQUESTS, options.batch)
-            simulated = latencies(replica, replicas, arrivals.times, arrivals.rows)
-            simulated_ms = 1e3 * float(np.percentile(simulated, 99))
+            simulated_ms = _p99_ms(replica, replicas, arrivals)
             opened = _opened(bench, arrivals.rate, saturation, simulated_ms)
     doubts = [each for result in (full, opened) for each in (result.void, *result.reasons) if each]
     p99_ms = opened.latency["p99"]
-    later = p99_ms / simulated_ms
-    return Calibration(replica, saturation, slower, p99_ms, later, tuple(dict.fromkeys(doubts)))
+    longer = fitted(replica, replicas, arrivals, p99_ms)
+    replica = replica.scaled(longer)
+    later = p99_ms / _p99_ms(replica, replicas, arrivals)
+    if 1 / _FAR_OFF < later < _FAR_OFF:
+        later = 1.0
+    return Calibration(
+        replica, saturation, slower, p99_ms, simulated_ms, longer, later, tuple(dict.fromkeys(doubts))
+    )
+
+
+def fitted(replica: Replica, replicas: int, arrivals: Traffic, p99_ms: float) -> float:
+    """Return how many times as long executions must take for the p99 that was measured.
+
+    A factor for the p99 itself would carry over what the load of the measurement does to it: queues near the
+    saturation grow much faster than at half of it.
+    """
+    low, high = _LONGER
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if _p99_ms(replica.scaled(middle), replicas, arrivals) < p99_ms:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _p99_ms(replica: Replica, replicas: int, arrivals: Traffic) -> float:
+    found = latencies(replica, replicas, arrivals.times, arrivals.rows)
+    return 1e3 * float(np.percentile(found, 99))
 
 
 def _opened(bench: Bench, rate: float, saturation: float, simulated_ms: float) -> Result:

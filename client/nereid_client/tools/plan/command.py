@@ -22,7 +22,7 @@ from nereid_client.tools.perf.machine import busy_because, used_by_others
 from nereid_client.tools.perf.options import Options, PerfError
 from nereid_client.tools.perf.report import text
 from nereid_client.tools.plan.arrivals import Traffic, by_chance, recorded
-from nereid_client.tools.plan.calibration import FAR_OFF, Calibration, calibrate
+from nereid_client.tools.plan.calibration import Calibration, calibrate
 from nereid_client.tools.plan.choice import Outcome, outcomes
 from nereid_client.tools.progress import Shown
 
@@ -134,8 +134,8 @@ class _Plan:
         return [
             f"{_counted(self._given.replicas)} answered {found.saturation:.4g}/s at most, {said:.4g} by what "
             f"executions take: the factor {found.slower:.2f} is applied.",
-            f"At 80 % of that p99 was {found.p99_ms:.3g} ms, {found.p99_ms / found.later:.3g} simulated: "
-            f"the factor {found.later:.2f} is applied.",
+            f"At 80 % of that p99 was {found.p99_ms:.3g} ms, {found.simulated_ms:.3g} simulated: executions "
+            f"are taken to be {found.longer:.2f} times as long.",
         ]
 
     def _verdict(self, enough: Outcome | None, traffic: Traffic, rate: float) -> str:
@@ -158,7 +158,7 @@ class _Plan:
             "rate": rate,
             "replicas": enough.replicas if enough is not None else None,
             "saturation": found.saturation,
-            "factors": {"saturation": found.slower, "p99": found.later},
+            "factors": {"saturation": found.slower, "executions": found.longer, "p99": found.later},
             "outcomes": [each._asdict() for each in tried],
             "notes": list(sentences),
         }
@@ -171,9 +171,10 @@ def _counted(replicas: int) -> str:
 def _doubts(found: Calibration, used: float) -> list[str]:
     busy = busy_because(used)
     sentences = [f"{busy[0].upper()}{busy[1:]}."] if busy else []
-    if not 1 / FAR_OFF < found.later < FAR_OFF:
+    if found.later != 1:
         sentences.append(
-            "The simulation does not know what made p99 so: pauses of the machine, or other work on it."
+            "The simulation does not know what made p99 so: pauses of the machine, or other work on it. "
+            f"The factor {found.later:.2f} is applied to latencies."
         )
     return [*sentences, *(f"Doubtful: {each}." for each in found.doubts)]
 
