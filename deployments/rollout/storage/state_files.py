@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -37,6 +38,7 @@ class StateFiles:
         self._root = root
         self._place = place
         self._locks: dict[Path, int] = {}
+        self._taking = threading.Lock()
 
     def write(self, kind: str, name: str, value: bytes) -> None:
         """Set the value of a model; after a crash of the machine, it is this one or the one before.
@@ -81,21 +83,27 @@ class StateFiles:
         return self._root / blake2b(os.fsencode(repository), digest_size=16).hexdigest()
 
     def _owns(self, directory: Path, wait_s: float = 0.0) -> bool:
-        if directory in self._locks:
-            return True
+        until = time.monotonic() + wait_s
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(directory / _LOCK, flags, 0o600)
+            while not self._takes(directory):
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(_LOOK_S)
         except OSError:  # it may only be read
             return False
-        until = time.monotonic() + wait_s
-        while not _locked(descriptor):
-            if time.monotonic() >= until:
+        return True
+
+    def _takes(self, directory: Path) -> bool:
+        with self._taking:  # threads of this process are no other servers
+            if directory in self._locks:
+                return True
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(directory / _LOCK, flags, 0o600)
+            if not _locked(descriptor):
                 os.close(descriptor)
                 return False
-            time.sleep(_LOOK_S)
-        self._locks[directory] = descriptor
-        return True
+            self._locks[directory] = descriptor
+            return True
 
 
 def opened(given: str, place: Callable[[str], str]) -> StateFiles | None:

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,11 @@ def test_the_oldest_files_are_removed(root: Path, monkeypatch: pytest.MonkeyPatc
             os.utime(path, (at, at))
     made.close()
     assert {text for text, _ in read(root)} == {b"2", b"3", b"4"}
+
+
+def test_threads_of_a_server_are_no_other_servers(tmp_path: Path) -> None:
+    for number in range(50):
+        files = StateFiles(tmp_path / str(number), str)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda kind: files.write(kind, "m", b"{}"), "abcd"))  # noqa: B023
+        files.close()
