@@ -1,5 +1,6 @@
 """Models of a packaged backend: made and served in the environment that the backend has."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tests.unit.backend_harness import Served
 _WRITER_S = 100
 _ROOM = 1 << 30
 _AT_ONCE = 8
+_ROOT = Path(__file__).parent.parent.parent
 
 
 def write_models(backend: str, writer: Path, root: Path) -> None:
@@ -28,7 +30,9 @@ def write_models(backend: str, writer: Path, root: Path) -> None:
         pytest.skip(f"'nereid backends install {backend}' has not been run")
     try:
         python = lease.directory / "bin" / "python"
-        subprocess.run([python, "-s", writer, root], check=True, capture_output=True, timeout=_WRITER_S)
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+        command = [python, "-s", writer, root]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=_WRITER_S)
     finally:
         lease.release()
 

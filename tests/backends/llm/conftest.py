@@ -39,9 +39,10 @@ def load(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         close()
 
 
-@pytest.fixture(scope="module")
-def small(load: Load) -> Served:
-    return load("small", {"model": "weights", "max_num_seqs": 4})
+@pytest.fixture(scope="module", params=["transformers", "openvino"])
+def small(load: Load, request: pytest.FixtureRequest) -> Served:
+    """Each test is of both engines: they have the same texts, errors and bounds."""
+    return load("small", {"model": "weights", "max_num_seqs": 4, "engine": request.param})
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,23 @@ def test_chat_that_is_refused_harms_no_other_text(
     assert response.failure.message == f"Error generating stream: {message}"
 
 
+def test_requests_that_are_refused_harm_no_running_text(small: Served, expected: dict[str, str]) -> None:
+    hostile = [
+        ("a", {"structured_outputs": {"regex": "(a"}}),
+        ("a", {"structured_outputs": {"json": {"type": "nix"}}}),
+        ("a", {"structured_outputs": {"grammar": "start: nobody"}}),
+        ("word " * 99, {}),
+    ]
+    running, refused = {}, []
+    for prompt in expected:
+        running[prompt] = ask(small, prompt, stream=True, exclude_input_in_output=True)
+        refused += [ask(small, *each) for each in hostile]
+    assert {prompt: text_of(call) for prompt, call in running.items()} == expected
+    for call in refused:
+        (response,) = call.wait()
+        assert response.failure is not None and response.failure.code is ErrorCode.INVALID_ARG
+
+
 def test_vectors(small: Served) -> None:
     call = asked(small, embedding_request=json.dumps({"input": "The old"}), return_num_input_tokens=True)
     found = outputs(call.wait()[0])

@@ -14,6 +14,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+import backends.openvino  # noqa: F401  # keeps openvino-telemetry from being imported
+from tests.backends.llm.write_network import write_network
+
 TEXT = "The old man — très âgé — fished alone. He had gone 84 days now without a fish, señor 🐟."
 PROMPTS = ["The old", "He had gone 84", "T", "without a fish, se", "The old man — tr", "x"]
 TOKENS = 40
@@ -56,7 +59,7 @@ def expected(model: GPT2LMHeadModel, words: PreTrainedTokenizerFast) -> dict[str
 
 
 def main(root: Path) -> None:
-    """Write `small`, which has learned `TEXT`, and `sliding`, which knows nothing and sees 8 tokens."""
+    """Write `small`, which has learned `TEXT`, for both engines, and `sliding`, which sees 8 tokens."""
     torch.manual_seed(5)
     torch.set_num_threads(1)  # threads that wait for each other take minutes on a busy machine
     words = tokenizer()
@@ -76,6 +79,8 @@ def main(root: Path) -> None:
         words.save_pretrained(folder / "weights")
         (folder / "model.json").write_text('{"model": "weights"}')
         (root / name / "expected.json").write_text(json.dumps(expected(model, words)))
+    weights = {name: tensor.numpy() for name, tensor in small.state_dict().items()}
+    write_network(weights, small.config.n_head, root / "small" / "1" / "weights")
 
 
 if __name__ == "__main__":

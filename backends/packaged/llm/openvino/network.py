@@ -47,7 +47,8 @@ def load_network(folder: str, dtype: str, threads: int) -> Network:
         threads: the most that a step computes with.
 
     Raises:
-        ValueError: it is damaged, or no model whose texts can be continued side by side.
+        ValueError: it is damaged, or no model whose texts can be continued side by side, or the processor
+            does not compute in `dtype`.
     """
     path = os.path.join(folder, "openvino_model.xml")
     core = openvino.Core()
@@ -63,7 +64,11 @@ def load_network(folder: str, dtype: str, threads: int) -> Network:
         model = core.read_model(path)
         paged_attention_transformation(model)
         hidden = _keep_sampled(model)
-        return _described(core.compile_model(model, "CPU", options), hidden)
+        compiled = core.compile_model(model, "CPU", options)
+        found = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        if found != precision:
+            raise ValueError(f"dtype {dtype} is not of this processor: OpenVINO would compute in {found}")
+        return _described(compiled, hidden)
     except (RuntimeError, KeyError, StopIteration) as error:
         text = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"engine openvino cannot serve '{path}': {text[-1][:500]}") from error

@@ -1,5 +1,6 @@
 """Texts in blocks, over a request of OpenVINO's that adds up what it finds in them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,19 +9,26 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("openvino")
 
+from backends.packaged.llm.engine.engine import Engine
+from backends.packaged.llm.engine.generation import Generation
 from backends.packaged.llm.engine.prefix_cache import PrefixCache
+from backends.packaged.llm.engine.sampling import SamplingParameters
+from backends.packaged.llm.engine.state import State
 from backends.packaged.llm.openvino.batch import Batch
 from backends.packaged.llm.openvino.network import Network
+from tests.unit.backends.packaged.llm.engine.test_engine import ENDLESS, Reader
+from tests.waiting import block_until
 
 VOCABULARY = 1000
 
 
 class Adding:
-    """Keeps tokens as keys; the most probable next one is the sum of all of its text's."""
+    """Keeps tokens as keys; the most probable next one is the sum of all of its text's. 666 fails."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Any] = {}
         self.lengths: list[int] = []
+        self.began: Callable[[], object] = lambda: None
 
     def create_infer_request(self) -> "Adding":
         return self
@@ -35,6 +43,9 @@ class Adding:
         given = {name: tensor.data for name, tensor in self.tensors.items()}
         keys = given["key_cache.0"]
         self.lengths.append(len(given["input_ids"]))
+        self.began()
+        if 666 in given["input_ids"]:
+            raise RuntimeError("out of memory")
         logits = np.zeros((len(given["past_lens"]), 1, VOCABULARY), np.float32)
         for row, past in enumerate(given["past_lens"]):
             begin, end = given["subsequence_begins"][row : row + 2]
@@ -102,3 +113,42 @@ def test_beginning_that_was_read_before_is_put_in_front_of_another_text() -> Non
     assert prefixes.fill(other, prompt, "red") == 64
     assert batch.forward([(other, prompt[64:])]).argmax(-1).tolist() == [64 * 3 + 30 * 5]
     assert adding.lengths[-1] == 30
+
+
+def generation(reader: Reader, prompt: list[int], tokens: int) -> Generation:
+    return Generation(prompt, SamplingParameters(temperature=0, max_tokens=tokens), ENDLESS, reader)
+
+
+def test_step_that_fails_ends_its_own_text_alone() -> None:
+    batch, _ = made()
+    engine = Engine(batch, 2, 8, 1000, 1000)
+    running, failing = Reader(), Reader()
+    good, bad = generation(running, [1, 2], 5), generation(failing, [666], 5)
+    for each in (good, bad):
+        engine.submit(each)
+    engine.close()
+    assert (running.ended, failing.ended) == ("length", "out of memory")
+    assert good.tokens == [1, 2, 3, 6, 12, 24, 48]
+    assert batch._blocks.missing(batch._blocks.count) == 0
+
+
+def test_text_of_a_client_that_has_left_is_in_no_other_step() -> None:
+    """It leaves during a step; the next one, if there is one, has its blocks for others."""
+    batch, adding = made()
+    states: list[State] = []
+    engine = Engine(batch, 2, 8, 1000, 1000, observed=states.append)
+    reader = Reader()
+    endless = generation(reader, [0], 1 << 20)
+    before = len(adding.lengths)
+
+    def leave() -> None:
+        if len(adding.lengths) == before + 70:
+            reader.left, endless.next_look = True, 0.0
+
+    adding.began = leave
+    engine.submit(endless)
+    block_until(lambda: reader.ended)
+    engine.close()
+    assert (reader.ended, len(adding.lengths)) == ("cancelled", before + 70)
+    assert states[-1].running == 0 and endless.row is None
+    assert batch._blocks.missing(batch._blocks.count) == 0
