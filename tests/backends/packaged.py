@@ -31,7 +31,7 @@ def write_models(backend: str, writer: Path, root: Path) -> None:
     try:
         python = lease.directory / "bin" / "python"
         environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
-        command = [python, "-s", writer, root]
+        command = [str(python), "-s", str(writer), str(root)]
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=_WRITER_S)
     finally:
         lease.release()

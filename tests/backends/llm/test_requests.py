@@ -46,7 +46,7 @@ def test_chat_that_is_refused_harms_no_other_text(
 
 
 def test_requests_that_are_refused_harm_no_running_text(small: Served, expected: dict[str, str]) -> None:
-    hostile = [
+    hostile: list[tuple[str, dict[str, Any]]] = [
         ("a", {"structured_outputs": {"regex": "(a"}}),
         ("a", {"structured_outputs": {"json": {"type": "nix"}}}),
         ("a", {"structured_outputs": {"grammar": "start: nobody"}}),
@@ -55,7 +55,7 @@ def test_requests_that_are_refused_harm_no_running_text(small: Served, expected:
     running, refused = {}, []
     for prompt in expected:
         running[prompt] = ask(small, prompt, stream=True, exclude_input_in_output=True)
-        refused += [ask(small, *each) for each in hostile]
+        refused += [ask(small, text, parameters) for text, parameters in hostile]
     assert {prompt: text_of(call) for prompt, call in running.items()} == expected
     for call in refused:
         (response,) = call.wait()
