@@ -344,3 +344,8 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Flag("console_grafana", "Address of Grafana, linked by the console, as http://HOST:3000.", NEREID),
     ] = ""
+
+    @property
+    def scheme(self) -> str:
+        """The beginning of its address: "http" or "https"."""
+        return "https" if self.certificates else "http"

@@ -114,8 +114,9 @@ def _addresses(settings: ServerSettings) -> Iterable[tuple[str, str]]:
         yield "gRPC", grpc_address(settings) or _chosen("GRPCInferenceService")
     if settings.metrics.enabled:
         yield "Metrics", metrics_url(settings) or _chosen("Metrics Service")
-    if settings.console.enabled and settings.console.port:
-        yield "Console", f"http://{_host(settings.console.address)}:{settings.console.port}"
+    console = settings.console
+    if console.enabled and console.port:
+        yield "Console", f"{console.scheme}://{_host(console.address)}:{console.port}"
 
 
 def _chosen(service: str) -> str:

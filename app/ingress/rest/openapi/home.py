@@ -137,13 +137,14 @@ class _Home:
 
     def _links(self, host: str, root: str) -> list[Link]:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        settings = self._around.console
         console = Link(
-            "Console", f"http://{name}:{self._around.console.port}/", "live figures, forms to try models"
+            "Console", f"{settings.scheme}://{name}:{settings.port}/", "live figures, forms to try models"
         )
         metrics = Link("Metrics", f"http://{name}:{self._around.metrics_port}/metrics", "for Prometheus")
         manual = Link("Manual", f"{root}{MANUAL}", "the documentation, with search")
         return [
-            *([console] if _reached(self._around.console, name) else []),
+            *([console] if _reached(settings, name) else []),
             *([manual] if self._around.manual else []),
             Link("HTTP API", f"{root}/docs", "every path, to try in the browser"),
             Link("OpenAPI", f"{root}/openapi.json", "the API as a document, for generated clients"),

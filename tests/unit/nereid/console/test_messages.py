@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.files.certificates import Certificates
 from app.core.installed.installation import server_version
 from app.ingress.rest.home.first_request import first_request
 from app.native.choice import described
@@ -100,6 +101,14 @@ def test_free_port_is_not_shown_as_0() -> None:
 def test_disabled_services_have_no_address() -> None:
     text = banner(changed("grpc", enabled=False))
     assert "gRPC" not in text and "ready, without any model" in text
+
+
+@pytest.mark.parametrize(("certificates", "scheme"), [(None, "http"), (Certificates("cert", "key"), "https")])
+def test_address_of_the_console_says_whether_it_has_tls(
+    certificates: Certificates | None, scheme: str
+) -> None:
+    text = banner(changed("console", enabled=True, certificates=certificates))
+    assert f"  Console    {scheme}://127.0.0.1:8003\n" in text
 
 
 def test_first_request_of_explicit_mode_is_a_load() -> None:

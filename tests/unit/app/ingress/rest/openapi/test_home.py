@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from app.access.grants import Grants
 from app.access.tokens import make_token
 from app.core.errors import unavailable
+from app.core.files.certificates import Certificates
 from app.ingress.access.guard import Guard
 from app.ingress.access.service import GuardedService
 from app.ingress.rest.front import HttpFront
@@ -112,6 +113,12 @@ def test_page_links_to_the_console_where_it_is_reached(
     body = page(run, front, host=host)[2].decode()
     assert re.findall('<a href="([^"]*)">Console', body) == ([linked] if linked else [])
     assert "Console" not in page(run, HttpFront(FakeService(), settings), host=host)[2].decode()
+
+
+def test_link_to_a_console_with_tls_says_so(run: Run) -> None:
+    console = ConsoleSettings(enabled=True, certificates=Certificates("cert", "key"))
+    front = HttpFront(FakeService(), HttpSettings(), console=console)
+    assert 'href="https://localhost:8003/"' in page(run, front, host="localhost:8000")[2].decode()
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "DELETE"])
