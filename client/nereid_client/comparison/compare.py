@@ -254,7 +254,7 @@ def _with_argmax(
     best = np.argmax(a, -1)
     second, first = np.moveaxis(np.partition(a.astype(np.float64), -2, -1)[..., -2:], -1, 0)
     clear = first - second > margin  # not where one is not a number
-    wrong = clear & (best != np.argmax(b, -1))
+    wrong = clear & (best != _largest(b))
     agreeing = 1 - wrong.sum() / max(clear.sum(), 1)
     found = found._replace(near_tie=not clear.any())
     if agreeing >= share or found.fault:
@@ -275,7 +275,12 @@ def _with_text(found: OutputDifference, a: Array, b: Array, margin: float) -> Ou
 
 def _steps(a: Array) -> Array:
     """Return the classes of the steps of each text."""
-    return np.asarray(np.argmax(a, -1)).reshape(-1, a.shape[-2])
+    return _largest(a).reshape(-1, a.shape[-2])
+
+
+def _largest(a: Array) -> Array:
+    """Return the place of the largest element of each vector; -1 for one with what is not a number."""
+    return np.where(np.isnan(a).any(-1), -1, np.argmax(a, -1))
 
 
 def _same_text(a: Array, b: Array) -> bool:
@@ -283,5 +288,5 @@ def _same_text(a: Array, b: Array) -> bool:
 
 
 def _text(classes: Array) -> Array:
-    begins = np.diff(classes, prepend=-1) != 0
+    begins = np.diff(classes, prepend=-2) != 0
     return np.asarray(classes[begins & (classes != 0)])

@@ -70,6 +70,8 @@ ATOL = OutputRule(atol=0.5)
         ([1, 2], [7, 9], "argmax", "", 0.0),
         ([1, 2], [9, 7], "argmax", "argmax", 0.0),
         ([1, 1.015625], [9, 7], "argmax", "", 0.0),
+        ([2, 1], [NAN, NAN], "argmax", "argmax", 0.0),
+        ([2, 1], [2, NAN], "argmax", "argmax", 0.0),
     ],
 )
 def test_floats_keep_to_their_rule(
@@ -251,6 +253,13 @@ def test_another_text_by_ctc_may_be_a_near_tie() -> None:
     assert compared(a, b, "ctc").near_tie and not compared(a, b, "ctc").bad
     assert compared(a, b, "ctc", margin=0.005).bad
     assert not compared(a, scores([1, 0, 0, 2]), "ctc").near_tie  # the same text speaks for it
+
+
+@pytest.mark.parametrize("line", [[0, 0, 0, 0], [1, 0, 2, 0]])
+def test_steps_that_are_no_numbers_are_no_text_by_ctc(line: list[int]) -> None:
+    known = scores(line)
+    assert compared(known, np.full_like(known, NAN), "ctc").bad
+    assert not compared(np.full_like(known, NAN), np.full_like(known, NAN), "ctc").bad
 
 
 def test_ctc_needs_steps() -> None:
