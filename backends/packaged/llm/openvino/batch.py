@@ -110,10 +110,12 @@ class Batch:
             row.blocks += self._blocks.take(row.lacks(count))
 
     def _grow(self, count: int) -> None:
+        wanted = self._blocks.count + count
         for layer, pair in enumerate(self.caches):
             grown = []
             for name, cache in zip(CACHES, pair, strict=True):
-                made = np.zeros((self._blocks.count + count, *cache.shape[1:]), cache.dtype)
+                # One that has failed for want of memory may have left some layers with more.
+                made = np.zeros((max(wanted, len(cache)), *cache.shape[1:]), cache.dtype)
                 made[: len(cache)] = cache
                 shared = openvino.Tensor(made, openvino.Shape(made.shape), self._network.type)
                 self._request.set_tensor(f"{name}.{layer}", shared)

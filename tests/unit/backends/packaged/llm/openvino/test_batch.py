@@ -65,12 +65,12 @@ class _Held:
         self.data = data
 
 
-def made() -> tuple[Batch, Adding]:
+def made(layers: int = 1) -> tuple[Batch, Adding]:
     import openvino
 
     adding = Adding()
     shape = [1, 32, 2]
-    network = Network(adding, [(shape, shape)], openvino.Type.f32, np.float32, VOCABULARY, False)
+    network = Network(adding, [(shape, shape)] * layers, openvino.Type.f32, np.float32, VOCABULARY, False)
     return Batch(network), adding
 
 
@@ -98,6 +98,25 @@ def test_blocks_grow_with_the_texts_and_are_used_again() -> None:
         batch.forward([(row, [1] * 1000)])
         batch.free(row)
     assert len(batch.caches[0][0]) == grown
+
+
+def test_growth_that_failed_in_a_later_layer_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, _ = made(layers=2)
+    zeros, left = np.zeros, [3]
+
+    def few(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise MemoryError
+        return zeros(*given)
+
+    long, short = batch.row(), batch.row()
+    monkeypatch.setattr(np, "zeros", few)
+    with pytest.raises(MemoryError):
+        batch.forward([(long, [1] * 32 * 200)])
+    monkeypatch.undo()
+    assert batch.forward([(short, [1] * 32 * 70)]).argmax(-1).tolist() == [32 * 70 % VOCABULARY]
+    assert batch.forward([(long, [2] * 400)]).argmax(-1).tolist() == [800]
 
 
 def test_beginning_that_was_read_before_is_put_in_front_of_another_text() -> None:
