@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from app.core.datatypes import DATATYPES
 from app.core.encoding import to_json
 from nereid_client.tape.rows import KEPT, Row, TapeError, TapeTensor, elements
 
@@ -20,22 +21,11 @@ _GROUP_BYTES: Final = 32 << 20
 """Rows, or bytes of their tensors, of a table."""
 _MOST_EMPTY: Final = 4096
 """Rows without elements of a request that are taken apart."""
-_DATATYPES: Final = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "UINT32": "uint32",
-    "UINT64": "uint64",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
+_DATATYPES: Final = {name: row.dtype.name for name, row in DATATYPES.items()} | {
     "FP16": "float32",
-    "FP32": "float32",
-    "FP64": "float64",
-    "BF16": "uint16",
     "BYTES": "binary",
 }
+"""The types of Arrow by datatype."""
 _OTHERS: Final = {"number": "int32", "latency_ms": "float64", "probability": "float64", "score": "float64"}
 """Types of fields that are no texts."""
 

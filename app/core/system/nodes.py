@@ -1,8 +1,10 @@
 """The machines that a server runs on, and what else shows them."""
 
-import os
 import socket
 from typing import NamedTuple
+
+from app.core.system.cpus import available_cpus
+from app.core.system.processes import total_memory
 
 
 class Node(NamedTuple):
@@ -37,6 +39,5 @@ class Machines(NamedTuple):
 
 def this_machine() -> Machines:
     """Return the machine of a server of one process."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    processors = float(len(os.sched_getaffinity(0)))
-    return Machines((Node(socket.gethostname(), processors=processors, memory_bytes=memory),))
+    node = Node(socket.gethostname(), processors=available_cpus(), memory_bytes=total_memory())
+    return Machines((node,))
