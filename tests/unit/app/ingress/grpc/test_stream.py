@@ -1,5 +1,6 @@
 """ModelStreamInfer over a real connection."""
 
+import itertools
 import queue
 import threading
 from typing import Any
@@ -119,9 +120,9 @@ def overrun(server: Running, channel: Any) -> Any:
     responses = start(iter(sending.get, None))
     sending.put(pb.ModelInferRequest(model_name="stream", id="1"))
     call = server.service.next_call()
-    chunk = Tensor("OUTPUT", "INT8", (1 << 18,), bytes(1 << 18))
+    chunk = Tensor("OUTPUT", "INT8", (1 << 15,), bytes(1 << 15))
     response = InferResponse("stream", "1", (chunk,), final=False)
-    for _ in range(100):
+    for _ in range(1000):
         if call.cancelled.is_set():
             break
         server.do(call.sink, response)
@@ -145,7 +146,9 @@ def test_malformed_request_ends_the_stream(server: Running) -> None:
 
 
 def test_streams_share_one_send_buffer_limit() -> None:
-    send_buffers = SendBufferLimit(1 << 20)
+    # The connection holds a part of one response back, the stream the rest: by the number of changes, not by
+    # the time between them, the stream needs longest, however busy the machine is.
+    send_buffers = SendBufferLimit(1 << 20, now=itertools.count().__next__)
     with running(send_buffers=send_buffers) as server, grpc.insecure_channel(server.url) as channel:
         responses = overrun(server, channel)
         with pytest.raises(grpc.RpcError) as ended:
