@@ -16,7 +16,7 @@ import msgspec
 from app.access.limits import RateLimiter
 from app.access.tokens import ANONYMOUS, OTHERS, SCOPES, Scope, Token, bearer, digest
 from app.core.cost.budgets import Budget
-from app.core.errors import ErrorCode, Failure
+from app.core.errors import ErrorCode, Failure, shortened
 from app.protocol.restrictions import Category
 
 Need = Category | Literal["metrics"]
@@ -50,6 +50,8 @@ _MAX_HEADERS: Final = 4096
 _MAX_PERMITTED: Final = 1024
 """Names of models that a grant keeps as permitted."""
 _CONCURRENCY_RETRY_S: Final = 1.0
+_MAX_SHOWN: Final = 100
+"""Characters of a token's patterns in a refusal."""
 
 
 class Outcomes(msgspec.Struct):
@@ -128,6 +130,20 @@ class Grant:
             raise _not_for(self, model).error()
         if len(self.permitted) < _MAX_PERMITTED:
             self.permitted.add(model)
+
+    def sees(self, labels: Mapping[str, object]) -> bool:
+        """Return whether a sample with these labels is of its models, of itself or of nobody."""
+        return self.permits(str(labels.get("model", ""))) and labels.get("token", self.name) == self.name
+
+    def require_all(self) -> None:
+        """Check that it is for all models.
+
+        Raises:
+            InferError: PERMISSION_DENIED.
+        """
+        if not self.for_all:
+            self.outcomes.denied += 1
+            raise _not_for_all(self).error()
 
     def revoke(self) -> None:
         """Withdraw it; an open stream has it no longer from its next request on."""
@@ -217,14 +233,21 @@ class Grants:
                 self._by_header[authorization] = grant
         return grant
 
-    def refusal(self, grant: Grant | None, need: Need, model: str = "") -> Failure | None:
-        """Return why a request may not go on; None if it may. A refusal is not counted yet."""
+    def refusal(
+        self, grant: Grant | None, need: Need, model: str = "", whole: bool = False
+    ) -> Failure | None:
+        """Return why a request may not go on; None if it may. A refusal is not counted yet.
+
+        `whole` says that it concerns the whole server: a token for some models only does not suffice.
+        """
         if grant is None:
             return _UNAUTHENTICATED
         if need not in grant.needs:
             scopes = " or ".join(scope for scope in SCOPES if scope in SUFFICIENT[need])
             text = f"the token '{grant.name}' lacks the scope {scopes}"
             return Failure(ErrorCode.PERMISSION_DENIED, text)
+        if whole and not grant.for_all:
+            return _not_for_all(grant)
         return None if grant.permits(model) else _not_for(grant, model)
 
     def denied(self, grant: Grant | None) -> None:
@@ -234,3 +257,9 @@ class Grants:
 
 def _not_for(grant: Grant, model: str) -> Failure:
     return Failure(ErrorCode.PERMISSION_DENIED, f"the token '{grant.name}' is not for the model '{model}'")
+
+
+def _not_for_all(grant: Grant) -> Failure:
+    models = shortened(", ".join(grant.token.models), _MAX_SHOWN)
+    text = f"the token '{grant.name}' is for some models only ({models}), and this concerns the whole server"
+    return Failure(ErrorCode.PERMISSION_DENIED, text)

@@ -19,7 +19,7 @@ from app.cost.reporter import Clients, CostReporter, Send
 from app.cost.tap import CostTap
 from app.dispatch.router import Router
 from app.drift.reporter import DriftReporter
-from app.ingress.access.caller import GRANT
+from app.ingress.access.caller import GRANT, confined
 from app.ingress.access.guard import Guard
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.fronts import Front, Parts, open_fronts
@@ -124,7 +124,7 @@ def make_service(
         regions: the directory of clients' shared memory.
         tape: records requests, which clients may give feedback on.
     """
-    shared_memory = SharedMemory(regions, settings.devices.allow_client_shm)
+    shared_memory = SharedMemory(regions, settings.devices.allow_client_shm, client=confined)
     keeper = browser = None
     if tape is not None:
         from app.feedback.keeper import Keeper

@@ -23,6 +23,12 @@ RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
 """Set while an audited call is answered."""
 
 
+def confined() -> str:
+    """Return the name of the client's token, if that is for some models only; "" for other clients."""
+    grant = GRANT.get()
+    return "" if grant is None or grant.for_all else grant.name
+
+
 def context_of(grant: Grant | None, record: Record | None = None) -> Context:
     """Return a context in which to answer a client."""
     context = copy_context()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from app.access.audit import Audit
 from app.access.grants import Grant, Grants, Need
@@ -20,6 +20,7 @@ class Ask(NamedTuple):
         region: the memory region that it names.
         action: what the audit calls it; "" for a request that changes nothing.
         open: nobody needs a token for it.
+        whole: it concerns the whole server, so that a token for some models only does not suffice.
     """
 
     need: Need
@@ -27,6 +28,11 @@ class Ask(NamedTuple):
     region: str = ""
     action: str = ""
     open: bool = False
+    whole: bool = False
+
+
+METRICS: Final = Ask("metrics", whole=True)
+"""What a request for the metrics asks for, whose families have all models and tokens."""
 
 
 class Guard:
@@ -50,7 +56,7 @@ class Guard:
         if self.grants is None:
             return None, None
         grant = self.grants.find(authorization)
-        return grant, self.grants.refusal(grant, ask.need, ask.model)
+        return grant, self.grants.refusal(grant, ask.need, ask.model, ask.whole)
 
     def refused(self, ask: Ask, grant: Grant | None, refusal: Failure, record: Record | None) -> None:
         """Count and record a refusal."""

@@ -37,7 +37,10 @@ def region_directory(key: bytes) -> str:
 
 
 class Region(msgspec.Struct, frozen=True):
-    """A registered region of the file /dev/shm/`key` with that inode, or of a CUDA allocation."""
+    """A registered region of the file /dev/shm/`key` with that inode, or of a CUDA allocation.
+
+    `owner` is the token for some models that has registered it, "" for any other client.
+    """
 
     name: str
     byte_size: int
@@ -46,6 +49,7 @@ class Region(msgspec.Struct, frozen=True):
     inode: int = 0
     handle: bytes = b""
     device_id: int = 0
+    owner: str = ""
 
     @property
     def cuda(self) -> bool:

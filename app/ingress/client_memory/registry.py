@@ -5,11 +5,12 @@ A region belongs to a node: the same key on another node is other memory. `regio
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from app.core.errors import InferError, invalid_arg, not_found, unsupported
+from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unsupported
 from app.core.inference import Call, Sink, Target
 from app.core.tensors import InferRequest, InferResponse, RegionSlice
 from app.ingress.client_memory.region_files import Region, RegionFiles, already_registered
@@ -39,17 +40,26 @@ class _Lease:
 class SharedMemory:
     """The shared memory regions of this node. Runs on the data-plane loop."""
 
-    def __init__(self, directory: str, enabled: bool = True, gpus: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        enabled: bool = True,
+        gpus: int | None = None,
+        client: Callable[[], str] = str,
+    ) -> None:
         """Use `directory`, which all ingress replicas of this node share; it is created when needed.
 
         Args:
             directory: where the regions are stored.
             enabled: `--allow-client-shm`.
             gpus: the number of GPUs; None counts them.
+            client: returns the client that is being answered, if it has the regions alone that it has
+                registered; "" for one that has all. Requests may use any region whose name they know.
         """
         self._files = RegionFiles(directory)
         self._enabled = enabled
         self._gpus = device_count() if gpus is None else gpus
+        self._client = client
         self._leases: dict[str, _Lease] = {}
 
     def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -67,7 +77,7 @@ class SharedMemory:
         os.close(descriptor)
         if byte_size <= 0 or offset + byte_size > status.st_size:
             raise invalid_arg(f"failed to register shared memory region '{name}': invalid args")
-        self._files.add(Region(name, byte_size, key, offset, status.st_ino))
+        self._files.add(Region(name, byte_size, key, offset, status.st_ino, owner=self._client()))
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Register GPU memory by the bytes of its cudaIpcMemHandle_t; replicas open it on use.
@@ -82,7 +92,8 @@ class SharedMemory:
             logger.error("failed to register CUDA shared memory region '%s': %s", name, there)
             raise invalid_arg("failed to register shared memory region: invalid args")
         self.check_name(name, cuda=True)
-        self._files.add(Region(name, byte_size, handle=handle, device_id=device_id))
+        region = Region(name, byte_size, handle=handle, device_id=device_id, owner=self._client())
+        self._files.add(region)
 
     def check_name(self, name: str, cuda: bool) -> None:
         """Check a name before the rest of a registration is read.
@@ -98,12 +109,19 @@ class SharedMemory:
         """Unregister a region, or with "" all of a kind, as soon as no request uses it; ignore unknown names.
 
         Raises:
-            InferError: UNSUPPORTED when client shared memory is disabled.
+            InferError: UNSUPPORTED when client shared memory is disabled, PERMISSION_DENIED for a region of
+                another client.
         """
         self._check_enabled()
         for region in self._files.regions(name):
-            if region.cuda == cuda:
+            if region.cuda == cuda and self._is_of_client(region):
                 self._files.unregister(region.name)
+            elif region.cuda == cuda and name:
+                text = f"the shared memory region '{name}' was registered by another client"
+                raise InferError(ErrorCode.PERMISSION_DENIED, text)
+
+    def _is_of_client(self, region: Region) -> bool:
+        return self._client() in ("", region.owner)
 
     def status(self, name: str, cuda: bool) -> list[Region]:
         """Return the region of that name, or with "" all of a kind, sorted by name.
@@ -111,7 +129,8 @@ class SharedMemory:
         Raises:
             InferError: NOT_FOUND for an unknown name.
         """
-        found = [region for region in self._files.regions(name) if region.cuda == cuda]
+        regions = self._files.regions(name)
+        found = [region for region in regions if region.cuda == cuda and self._is_of_client(region)]
         if name and not found:
             raise not_found(f"Unable to find {_kind(cuda)} shared memory region: '{name}'")
         return sorted(found, key=lambda region: region.name)

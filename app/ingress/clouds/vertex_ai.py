@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from app.core.errors import invalid_arg
-from app.ingress.access.guard import Ask
+from app.ingress.access.guard import METRICS
 from app.ingress.clouds.content_type import media_type
 from app.ingress.clouds.exchange import PlainExchange
 from app.ingress.clouds.front import PlatformFront
@@ -93,8 +93,7 @@ class VertexAiFront(PlatformFront):
         if head.method != "POST":
             return METHOD_NOT_ALLOWED
         if target == "metrics":
-            ask = Ask("metrics")
-            return self.guarded(head, ask, MetricsRoute(self._metrics, self._context.tasks))
+            return self.guarded(head, METRICS, MetricsRoute(self._metrics, self._context.tasks))
         if _FORBIDDEN.fullmatch(target):
             return FixedRoute(403, b"", b"")
         if _POSTED.fullmatch(target):

@@ -41,7 +41,8 @@ class Rpc(NamedTuple):
         handler: answers a request message.
         request_class: protobuf class of the request.
         model, region: field of the request that names the model or the memory region that it is about.
-        action: what the audit calls it; "" for an RPC that changes nothing.
+        action: what the audit calls it; "" for an RPC that changes nothing. A change of what has neither
+            model nor region is one of the whole server, which a token for some models may not make.
     """
 
     category: Category
@@ -59,14 +60,17 @@ class Rpc(NamedTuple):
     async def _respond(self, message: Buffer) -> bytes:
         request = self.request_class.FromString(message)
         if not getattr(request, "settings", True):  # settings are read by the RPC that changes them
-            response = await self._answer(request)
+            response = await self._answer(request, changes=False)
         else:
             with recorded(getattr(request, self.model or self.region, "")):
-                response = await self._answer(request)
+                response = await self._answer(request, bool(self.action))
         return bytes(response.SerializeToString())
 
-    async def _answer(self, request: Any) -> Any:
+    async def _answer(self, request: Any, changes: bool) -> Any:
         if (grant := GRANT.get()) is not None:
-            grant.require(getattr(request, self.model, ""))
+            model = getattr(request, self.model, "")
+            grant.require(model)
+            if changes and not model and not self.region:
+                grant.require_all()
             grant.outcomes.ok += 1
         return await self.handler(request)

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from app.core.system.tasks import Tasks
-from app.ingress.access.guard import Ask, Guard
+from app.ingress.access.guard import METRICS, Guard
 from app.ingress.access.http import guarded_route
 from app.ingress.http1.exchange import METHOD_NOT_ALLOWED, Exchange, FixedRoute, Route
 from app.ingress.http1.server import HttpServer
@@ -16,7 +16,6 @@ from app.settings.fronts import Http1Settings
 Collect = Callable[[], Awaitable[bytes]]
 
 _LIMITS: Final = Http1Settings(max_body_bytes=1 << 20, max_connections=256, drain_idle_s=0)
-_ASK: Final = Ask("metrics")
 _HEADERS: Final = b"Content-Type: text/plain; charset=utf-8\r\n"
 
 
@@ -61,7 +60,7 @@ class MetricsFront:
         if head.method != "GET":
             return METHOD_NOT_ALLOWED
         if head.path in ("/metrics", "/metrics/"):
-            return guarded_route(self._guard, _ASK, head, MetricsRoute(self._collect, self._tasks))
+            return guarded_route(self._guard, METRICS, head, MetricsRoute(self._collect, self._tasks))
         return FixedRoute(200, _HEADERS, b"")
 
 

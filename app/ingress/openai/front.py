@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from app.ingress.access.guard import Ask
+from app.ingress.access.guard import METRICS, Ask
 from app.ingress.http1.exchange import Route
 from app.ingress.metrics.front import Collect, MetricsRoute
 from app.ingress.openai.exchange import RefusedRoute
@@ -44,6 +44,6 @@ class OpenAIFront(HttpFront):
         if head.method == "GET" and head.path == "/health/ready":
             return routes.unless_restricted(head, "health", Found(_OPEN, ReadyRoute(context)))
         if head.method == "GET" and head.path == "/metrics":
-            metrics = Found(Ask("metrics"), MetricsRoute(self._metrics, context.tasks))
+            metrics = Found(METRICS, MetricsRoute(self._metrics, context.tasks))
             return routes.unless_restricted(head, "metrics", metrics)
         return Found(_OPEN, RefusedRoute(answer(unknown_url(head.method, head.path))))

@@ -74,6 +74,7 @@ class RestRoute(APIRoute):
         documented: whether the OpenAPI document has it.
         response_class: has the media type of a response that is not JSON.
         action: what the audit calls it; "" for a route that changes nothing.
+        whole: a token for some models only does not suffice; by default for changes that name no model.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class RestRoute(APIRoute):
         documented: bool = True,
         response_class: type[Response] | None = None,
         action: str = "",
+        whole: bool | None = None,
     ) -> None:
         super().__init__(
             path,
@@ -103,6 +105,7 @@ class RestRoute(APIRoute):
         self.method = method
         self.request = request
         self._action = action
+        self._whole = bool(action) if whole is None else whole
 
     def ask(self, method: str, path: str) -> Ask:
         """Return what a request with a path of this route asks for."""
@@ -110,7 +113,8 @@ class RestRoute(APIRoute):
         names = match.groupdict() if match else {}
         model, region = names.get("model", ""), names.get("region", "")
         action = self._action if method == self.method else ""
-        return Ask(self.category, model, region, action, open=self.category == "health" and not model)
+        is_open = self.category == "health" and not model
+        return Ask(self.category, model, region, action, is_open, self._whole and not model)
 
 
 def _of_path(endpoint: Endpoint, path: str, audited: bool) -> Endpoint:

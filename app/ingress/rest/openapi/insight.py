@@ -18,6 +18,7 @@ from app.core.observability.counters import VersionCounters
 from app.core.observability.recent_log import LEVELS, RecentLines
 from app.core.observability.statistics import ReplicaReport
 from app.core.system.nodes import Machines, this_machine
+from app.ingress.access.caller import GRANT
 from app.ingress.rest.home.models import worded
 from app.ingress.rest.home.remedies import explained
 from app.ingress.rest.openapi.api import RestApi, RestRoute
@@ -225,7 +226,7 @@ class Insight(NamedTuple):
 def add_insight_routes(api: RestApi, service: InferenceService, observer: Observer, insight: Insight) -> None:
     """Register the routes."""
     endpoints = _Endpoints(service, observer, insight)
-    api.add(RestRoute("logging", "GET", _LOGS, endpoints.logs, response=Lines))
+    api.add(RestRoute("logging", "GET", _LOGS, endpoints.logs, response=Lines, whole=True))
     api.add(RestRoute("trace", "GET", _TRACES, endpoints.traces, response=RecentTraces))
     api.add(RestRoute("logging", "GET", _SERVER, endpoints.server, response=ServerFacts))
     api.add(RestRoute("logging", "GET", _METRICS, endpoints.metrics, response=OwnMetrics))
@@ -251,12 +252,16 @@ class _Endpoints:
     async def traces(self, request: Request) -> Response:
         """The last traces of this process; for 5 s from now on up to ten requests a second are traced."""
         found = self._observer.recent_traces(_number(request.query_params))
+        if (grant := GRANT.get()) is not None:
+            found = [trace for trace in found if grant.permits(trace.spans[0].model)]
         return json_response(to_json({"traces": found}))
 
     async def metrics(self) -> Response:
         """The metrics that consoles make alerts of: those of this process, and what the manager tells it."""
         machine = await asyncio.to_thread(self._insight.machine)
         metrics = self._insight.samples() | {name: machine[name] for name in machine.keys() & READ}
+        if (grant := GRANT.get()) is not None and not grant.for_all:
+            metrics = {name: [*filter(grant.sees, samples)] for name, samples in metrics.items()}
         return json_response(to_json({"process": _PROCESS, "metrics": metrics}))
 
     async def server(self) -> Response:

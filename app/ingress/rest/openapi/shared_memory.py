@@ -40,6 +40,7 @@ def add_shared_memory_routes(api: RestApi, service: InferenceService, bodies: Js
                     memory.register,
                     request=registration,
                     action=f"register-{kind}-memory",
+                    whole=False,
                 )
             )
             api.add(
@@ -49,6 +50,7 @@ def add_shared_memory_routes(api: RestApi, service: InferenceService, bodies: Js
                     f"{place}/unregister",
                     memory.unregister,
                     action=f"unregister-{kind}-memory",
+                    whole=False,  # of the client's regions
                 )
             )
 

@@ -299,3 +299,17 @@ def test_cuda_regions(tmp_path: Path, one: SharedMemory, caplog: pytest.LogCaptu
     sent.finish()
     gpus.unregister("", cuda=True)
     assert (names(gpus, cuda=True), names(gpus)) == ([], ["s"])
+
+
+def test_a_client_confined_to_some_models_has_its_own_regions_only(one: SharedMemory, tmp_path: Path) -> None:
+    other = SharedMemory(str(tmp_path / "regions"), client=lambda: "other")
+    one.register_system("shared", KEY, 0, 8)
+    other.register_system("own", KEY, 0, 8)
+    assert names(other) == ["own"] and names(one) == ["own", "shared"]
+    text = "the shared memory region 'shared' was registered by another client"
+    assert refusal(lambda: other.unregister("shared", cuda=False)) == (ErrorCode.PERMISSION_DENIED, text)
+    assert refusal(lambda: other.status("shared", cuda=False))[0] is ErrorCode.NOT_FOUND
+    other.unregister("", cuda=False)
+    assert names(one) == ["shared"]
+    one.unregister("", cuda=False)
+    assert names(one) == []
