@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from app.core.errors import Failure
 from app.core.inference import Sink
@@ -15,6 +15,12 @@ from backends.base import DeliverAll, Request, deliver_each
 from deployments.execution.request_activity import RequestActivity
 
 logger = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.001
+"""Seconds between two looks at streams that respond faster than that."""
+_AHEAD: Final = 16
+"""Responses that such a stream may have queued in the meantime; its model then waits."""
+_LONGEST_WAIT_S: Final = 0.1
 
 
 class QueuedRequest(Request):
@@ -102,7 +108,10 @@ class ResponseQueue:
     """Passes responses from the threads that make them to the data-plane loop.
 
     Waking the loop costs more than a small response. So one wake-up serves all responses queued meanwhile,
-    and a thread that will report the end of an execution anyway defers the flush until then.
+    and a thread that will report the end of an execution anyway defers the flush until then. Of a stream that
+    goes on at once, further responses wake nobody: the loop looks after them by a timer, and a model that
+    makes more of them in that time waits. Otherwise each would switch threads here, wake every process on its
+    way, and take the time of the small requests there; and a fast model's would be buffered without a bound.
 
     Attributes:
         held: the loop itself executes, and flushes at the end; until then it could not be woken anyway.
@@ -120,6 +129,10 @@ class ResponseQueue:
         self.held = False
         self._flush_scheduled = False
         self._thread = threading.local()
+        self._streaming: frozenset[QueuedRequest] = frozenset()  # whose further responses wait for the timer
+        self._pausing = False
+        self._flushed = 0.0  # `time.monotonic` of the last responses that were not final
+        self._taken = threading.Event()
 
     def use_compiled(
         self, deliver: Callable[[QueuedRequest, InferResponse], None], deliver_now: DeliverAll
@@ -132,8 +145,27 @@ class ResponseQueue:
         self._responses.append((request, response))
         if self.held or self._flush_scheduled or getattr(self._thread, "defers_flush", False):
             return
+        if request in self._streaming and not response.final:
+            self._wait()
+            return
         self._flush_scheduled = True
         self._loop.call_soon_threadsafe(self.flush)
+
+    def _wait(self) -> None:
+        """Wait while streams are ahead of the loop, in other threads than its own."""
+        if self._is_ahead() and not self._is_on_loop():
+            self._taken.clear()
+            if self._is_ahead():  # still: from here on the loop sets it
+                self._taken.wait(_LONGEST_WAIT_S)
+
+    def _is_ahead(self) -> bool:
+        return len(self._responses) >= _AHEAD * len(self._streaming) > 0
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     def deliver_all(self, requests: Sequence[Request], responses: Sequence[InferResponse]) -> None:
         """Deliver the final response of each request."""
@@ -149,14 +181,35 @@ class ResponseQueue:
     def flush(self) -> None:
         """Deliver the responses queued at this moment; on the loop."""
         self._flush_scheduled = False
+        waited, self._streaming = self._streaming, frozenset()  # first: from now on the loop is woken
         responses, deliver = self._responses, self.deliver
-        if not responses:
-            return
+        going_on: list[QueuedRequest] = []
         # Not until it is empty: a thread that keeps on responding must not block the loop.
         for _ in range(len(responses)):
             if not responses:  # delivering has called flush too
                 break
+            request, response = responses.popleft()
+            if not response.final:
+                going_on.append(request)
             try:
-                deliver(*responses.popleft())
+                deliver(request, response)
             except Exception:  # one undeliverable response must not block the others
                 logger.exception("delivering a response")
+        if going_on:
+            self._look_again(going_on)
+        if waited:
+            self._taken.set()
+
+    def _look_again(self, going_on: Sequence[QueuedRequest]) -> None:
+        """Have streams that respond often wait for the timer."""
+        now = time.monotonic()
+        often, self._flushed = now - self._flushed < _PAUSE_S * 2, now
+        if self._pausing or often:
+            self._streaming = frozenset(going_on)
+        if often and not self._pausing:
+            self._pausing = True
+            self._loop.call_later(_PAUSE_S, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pausing = False
+        self.flush()
