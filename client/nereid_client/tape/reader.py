@@ -3,7 +3,7 @@
 import heapq
 import os
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from nereid_client.tape.records import ROW, Place, RecordFile
 from nereid_client.tape.rows import Row, TapeError
-from nereid_client.tape.segments import OPEN, SEALED, Segment, decode_row, read_segment
+from nereid_client.tape.segments import OPEN, SEALED, Segment, decode_row, lost, read_segment
 from nereid_client.tape.where import Where
 
 
@@ -27,7 +27,7 @@ class Tape:
 
     Attributes:
         path: this path.
-        damaged: rows that could not be read so far, by file; the others of the file are.
+        damaged: rows that could not be read so far, by file, or are missing; the others of the file are.
         unreadable: files that are no segments, with the reason.
     """
 
@@ -50,6 +50,14 @@ class Tape:
     def close(self) -> None:
         """Forget what was read of the segments; iterators that were begun can go on."""
         self._segments = None if self.path.is_dir() else self._segments
+
+    @property
+    def troubles(self) -> list[str]:
+        """What could not be read so far, in sentences."""
+        damaged = [
+            f"{path}: {number} rows are damaged or missing" for path, number in sorted(self.damaged.items())
+        ]
+        return [*damaged, *(f"{path}: {why}" for path, why in sorted(self.unreadable.items()))]
 
     def segments(self) -> list[Segment]:
         """Return the segments, by the arrival of their first row; those without any rows first.
@@ -92,7 +100,7 @@ class Tape:
         """Yield the rows in the order of their arrival, over all ingresses.
 
         One row is in memory at a time, and where the rows of the segments that are being read are. Of rows
-        that are not chosen the tensors are not read.
+        that are not chosen the tensors are not read. Of a segment and its copies one is read.
 
         Args:
             where: chooses rows.
@@ -101,9 +109,8 @@ class Tape:
             bodies: False to leave the data of all tensors empty, which are not read then.
         """
         sign = -1 if newest_first else 1
-        waiting = [
-            (_start(each, newest_first), str(each.path)) for each in self.segments() if _may(each, models)
-        ]
+        segments = [each for each in _once(self.segments()) if _may(each, models)]
+        waiting = [(_start(each, newest_first), str(each.path)) for each in segments]
         heapq.heapify(waiting)
         reading: list[tuple[int, str, int, _Reading]] = []
         while waiting or reading:
@@ -127,6 +134,9 @@ class Tape:
         except (TapeError, OSError) as error:
             self.unreadable[path] = str(error)
             return None
+        self.damaged.pop(Path(opened.file.path), None)  # of the time before: rows are counted once
+        if opened.lost:
+            self.damaged[Path(opened.file.path)] = opened.lost
         return opened if opened.step() else None
 
     def _read(
@@ -147,7 +157,11 @@ class Tape:
 
 
 class _Reading:
-    """A segment that is being read; closed behind its last row, or with its last reference."""
+    """A segment that is being read; closed behind its last row, or with its last reference.
+
+    Attributes:
+        lost: rows that a sealed one has had besides those that are found.
+    """
 
     def __init__(self, path: Path, newest_first: bool) -> None:
         self.file = RecordFile(path)
@@ -160,6 +174,7 @@ class _Reading:
         order = np.argsort(np.frombuffer(moments, np.int64), kind="stable")
         self._starts = np.frombuffer(starts, np.uint64)[order if newest_first else order[::-1]]
         self._left = len(order)
+        self.lost = lost(self.file, len(order)) if path.suffix == SEALED else 0
         self.place: Place
 
     @property
@@ -182,6 +197,16 @@ class _Reading:
         file: Any = getattr(self, "file", None)
         if file is not None:
             file.close()
+
+
+def _once(segments: list[Segment]) -> Iterable[Segment]:
+    """Return segments without copies of others: of the same name and beginning; that with most rows stays."""
+    found: dict[tuple[str, int], Segment] = {}
+    for segment in segments:
+        name = segment.path.stem, segment.counted.first_ns
+        if name not in found or segment.counted.rows > found[name].counted.rows:
+            found[name] = segment
+    return found.values()
 
 
 def _start(segment: Segment, newest_first: bool) -> int:

@@ -204,11 +204,13 @@ class Segment(msgspec.Struct, frozen=True):
         path: of the file.
         sealed: no more rows come to it.
         counted: what it has.
+        whole: False for a sealed one that has lost its end: nobody knows what it had.
     """
 
     path: Path
     sealed: bool
     counted: Counted
+    whole: bool = True
 
 
 def read_segment(path: Path) -> Segment:
@@ -219,7 +221,8 @@ def read_segment(path: Path) -> Segment:
         OSError: it cannot be read.
     """
     with RecordFile(path) as file:
-        return Segment(path, path.suffix != OPEN, _summary(file) or count(file))
+        sealed, summary = path.suffix != OPEN, _summary(file)
+        return Segment(path, sealed, summary or count(file), summary is not None or not sealed)
 
 
 def count(file: RecordFile) -> Counted:
@@ -231,6 +234,15 @@ def count(file: RecordFile) -> Counted:
                 model = decode_row(file, place, bodies=False).model
                 counted.count(place.moment, model, FRAME_BYTES + place.head + place.body)
     return counted
+
+
+def lost(file: RecordFile, rows: int) -> int:
+    """Return how many rows a sealed segment has had besides those that can be found; 1 if nobody knows.
+
+    The records behind one whose frame or head is damaged cannot be found.
+    """
+    summary = _summary(file)
+    return 1 if summary is None else max(summary.rows - rows, 0)
 
 
 def _summary(file: RecordFile) -> Counted | None:

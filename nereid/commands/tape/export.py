@@ -45,8 +45,9 @@ def export(tape: Tape, where: Where | None, options: argparse.Namespace) -> int:
             os.replace(made, path)
         finally:
             made.unlink(missing_ok=True)
-    damaged = sum(tape.damaged.values())
-    print(f"{written} rows in {path}" + (f"; {damaged} damaged ones are left out" if damaged else ""))
+    for trouble in tape.troubles:
+        print(f"left out: {trouble}", file=sys.stderr)
+    print(f"{written} rows in {path}")
     return 0
 
 

@@ -29,9 +29,10 @@ def show_segments(tape: Tape, as_json: bool) -> int:
         print(columns([*_model_rows(segments, figures)]))
         for line in _said(figures):
             print(line)
-    for path, why in unreadable.items():
+    cut = {each.path: "its end is missing, and with it rows" for each in segments if not each.whole}
+    for path, why in {**unreadable, **cut}.items():
         print(f"{path}: {why}", file=sys.stderr)
-    return 1 if unreadable else 0
+    return 1 if unreadable or cut else 0
 
 
 def _print_json(segments: list[Segment], figures: Mapping[str, FeedbackFigures]) -> None:

@@ -20,7 +20,7 @@ from nereid.commands.tape.books import Books
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.records import MAGIC, ROW, RecordFile, encode
 from nereid_client.tape.rows import TapeError
-from nereid_client.tape.segments import Counted, Segment, decode_row, encode_summary
+from nereid_client.tape.segments import Counted, Segment, decode_row, encode_summary, lost
 from nereid_client.tape.where import Where
 from nereid_client.tools.progress import Shown
 
@@ -36,28 +36,34 @@ def remove(tape: Tape, where: Where, options: argparse.Namespace) -> int:
     """Remove rows; return the exit status."""
     for directory in {each.path.parent for each in tape.segments()}:
         recover(directory)  # what ended servers have left open
-    found = {each.path: keys for each in tape.segments() if (keys := _keys(each, where))}
-    number = sum(map(len, found.values()))
+    segments = tape.segments()
+    found = {each.path: number for each in segments if (number := _chosen(each, where))}
+    number = sum(found.values())
     if not number:
         print("no row was chosen", file=sys.stderr)
         return 1
     if not options.yes and not _agreed(number):
         return 1
-    with Shown(Console(stderr=True), "removing", "segments") as shown:
-        for done, path in enumerate(list(found)):
+    removed = said = failed = 0
+    with Shown(Console(stderr=True), "removing", "segments") as shown, Books(segments) as books:
+        for done, path in enumerate(found):
             shown.tick("rewriting", done, len(found))
-            found[path] = _rewritten(path, where, options.wait)
-    removed = [key for keys in found.values() for key in keys]
-    with Books(tape.segments()) as books:
-        said = books.forget(removed)
+            try:
+                keys = _rewritten(path, where, options.wait)
+            except OSError as error:
+                print(f"nereid tape rm: {error}", file=sys.stderr)
+                failed += found[path]
+                continue
+            said += books.forget(keys)  # at once: who is interrupted does not find these rows again
+            removed += len(keys)
     also = f", and what was said of {said}" if said else ""
-    print(f"{_rows(len(removed))} removed{also}")
-    if left := number - len(removed):
+    print(f"{_rows(removed)} removed{also}")
+    if left := number - removed - failed:
         print(
             f"{left} more in segments that a server is writing: again in ten minutes, or with --wait",
             file=sys.stderr,
         )
-    return 1 if left > 0 else 0
+    return 1 if left > 0 or failed else 0
 
 
 def _agreed(number: int) -> bool:
@@ -71,16 +77,17 @@ def _rows(number: int) -> str:
     return "1 row was" if number == 1 else f"{number} rows were"
 
 
-def _keys(segment: Segment, where: Where) -> list[str]:
-    """Return the keys of the chosen rows of a segment."""
-    found = []
+def _chosen(segment: Segment, where: Where) -> int:
+    """Return how many rows of a segment are chosen; say so if others cannot be looked at."""
+    chosen = rows = 0
     with RecordFile(segment.path) as file:
         for place in file.places():
             if place.kind == ROW:
-                row = decode_row(file, place, bodies=False)
-                if where(row):
-                    found.append(row.key)
-    return found
+                rows += 1
+                chosen += where(decode_row(file, place, bodies=False))
+        if segment.sealed and (missing := lost(file, rows)):
+            print(_damaged(segment.path, missing), file=sys.stderr)
+    return chosen
 
 
 def _rewritten(path: Path, where: Where, wait: bool) -> list[str]:
@@ -92,6 +99,10 @@ def _rewritten(path: Path, where: Where, wait: bool) -> list[str]:
         pause(_LOOK_S)
     sealed = path.with_suffix(".tape")
     return without(sealed, where) if sealed.exists() else []
+
+
+def _damaged(path: Path, missing: int) -> str:
+    return f"'{path}' is damaged: {missing} or more of its rows cannot be read, only deleted with the file"
 
 
 def without(path: Path, where: Where, replace: Callable[[Path, Path], None] = os.replace) -> list[str]:
@@ -116,6 +127,8 @@ def without(path: Path, where: Where, replace: Callable[[Path, Path], None] = os
                 parts = encode(ROW, place.moment, file.head(place), [file.body(place)])
                 out.writelines(parts)
                 counted.count(place.moment, row.model, sum(map(len, parts)))
+            if missing := lost(file, counted.rows + len(removed)):
+                raise TapeError(_damaged(path, missing))
             out.writelines(encode_summary(counted, out.tell()))
             out.flush()
             os.fdatasync(out.fileno())

@@ -40,8 +40,8 @@ def show(tape: Tape, where: Where, options: argparse.Namespace) -> int:
             found = _print_full(islice(rows, most), books)
         else:
             found = _print_table(islice(rows, most), books)
-    for path, number in tape.damaged.items():
-        print(f"{path}: {number} rows are damaged", file=sys.stderr)
+    for trouble in tape.troubles:
+        print(trouble, file=sys.stderr)
     if not found:
         print(f"no row has the key '{key}'" if key is not None else "no row was chosen", file=sys.stderr)
     return 0 if found else 1

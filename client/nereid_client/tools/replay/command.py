@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ def _add_comparison(made: argparse.ArgumentParser) -> None:
     text = "rows that are asked for twice before, 0 for none (200)"
     group.add_argument("--noise", type=_number, default=200, metavar="N", help=text)
     text = "by which latencies may be worse (10)"
-    group.add_argument("--threshold", type=float, default=10, metavar="PERCENT", help=text)
+    group.add_argument("--threshold", type=_percent, default=10, metavar="PERCENT", help=text)
     group.add_argument("--json", metavar="FILE", help="everything; - for standard output")
     group.add_argument("--html", type=Path, metavar="FILE", help="one page with plots")
 
@@ -93,11 +94,11 @@ def _add_load(made: argparse.ArgumentParser) -> None:
     group.add_argument("--in-flight", type=_positive, default=8, metavar="N", help="of --speed max (8)")
     group.add_argument("--processes", type=_positive, default=1, metavar="N", help="generators (1)")
     group.add_argument("--connections", type=_positive, default=1024, metavar="N", help="at most (1024)")
-    group.add_argument("--timeout", type=float, default=30.0, metavar="S", help="of a request (30)")
+    group.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="of a request (30)")
     text = "of requests, and of answers, in temporary files (8192)"
     group.add_argument("--max-mb", type=_positive, default=8192, metavar="MIB", help=text)
     text = "that rows may take at their speed (86400)"
-    group.add_argument("--max-seconds", type=float, default=86_400, metavar="S", help=text)
+    group.add_argument("--max-seconds", type=_seconds, default=86_400, metavar="S", help=text)
 
 
 def _number(text: str) -> int:
@@ -122,6 +123,29 @@ def _speed(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"'{text}' is no speed: give 1, 4, 0.5 or max")
     return value
+
+
+def _seconds(text: str) -> float:
+    value = _finite(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
+    return value
+
+
+def _percent(text: str) -> float:
+    value = _finite(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of percent from 0 on")
+    return value
+
+
+def _finite(text: str) -> float:
+    """Return a number; NaN for what is none, or none that is finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def main(argv: Sequence[str]) -> int:

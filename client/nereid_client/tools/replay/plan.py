@@ -88,7 +88,9 @@ def read_plan(tape: Tape, options: Options) -> Plan:
     if chosen > len(heads):
         found.skipped[f"older than the newest {options.rows} (--rows)"] = chosen - len(heads)
     if damaged := sum(tape.damaged.values()):
-        found.skipped["damaged on the disk"] = damaged
+        found.skipped["damaged on the disk, or missing there"] = damaged
+    for why in tape.unreadable.values():
+        found.skipped[f"a whole file: {why}"] += 1
     if not found.rows:
         raise ReplayError(none_left(tape, found.skipped))
     return found

@@ -159,20 +159,24 @@ class Replay:
             None if beside is not None else directory / "recorded.open",
         )
         keys = {row.key for row in plan.rows}
+        number = len(keys)
         with ExitStack() as stack:
             for spool in files.spools:
                 stack.callback(spool.close)
             answers = stack.enter_context(open(files.recorded or os.devnull, "wb"))
             answers.write(MAGIC)
-            for number, row in enumerate(self._tape.rows(where=lambda row: row.key in keys)):
-                self._shown.tick("reading the tape", number, len(keys), unit="rows")
+            for row in self._tape.rows(where=lambda row: row.key in keys):
+                self._shown.tick("reading the tape", number - len(keys), number, unit="rows")
+                keys.discard(row.key)
                 for spool in files.spools:
                     spool.add(row)
                 if files.recorded is not None:
                     answers.writelines(encode_row(msgspec.structs.replace(row, inputs=())))
+        if keys:
+            plan.skipped["damaged on the disk, or removed meanwhile"] += len(keys)
         for run in (files.target, files.beside):
             if run is not None and not len(run.requests):
-                raise ReplayError(none_left(self._tape, run.refused))
+                raise ReplayError(none_left(self._tape, plan.skipped + run.refused))
         return files
 
     def _noise(self, loads: Loads, twice: Sequence[Spool], sample: Plan) -> Noise | None:

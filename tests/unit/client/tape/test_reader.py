@@ -99,3 +99,30 @@ def test_what_is_not_understood_is_shown(text: str, part: str) -> None:
     with pytest.raises(TapeError) as raised:
         parse_where(text)
     assert part in str(raised.value)
+
+
+def test_rows_that_a_sealed_segment_has_lost_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "ab-1.open", [row(1), row(2), row(3)])
+    whole, counted = path.read_bytes(), cut(path)
+    path = seal(path, counted)
+    sealed = bytearray(path.read_bytes())
+    sealed[whole.rindex(b"REC1") + 20] ^= 1  # in the frame of the last row
+    path.write_bytes(sealed)
+    tape = Tape(tmp_path)
+    assert [each.number for each in tape.rows()] == [1, 2]
+    assert [each.number for each in tape.rows(newest_first=True)] == [2, 1], "counted once, not each time"
+    assert tape.troubles == [f"{path}: 1 rows are damaged or missing"]
+    path.write_bytes(whole[:-1])  # with its end it has lost the number of its rows
+    assert len([*tape.rows()]) == 2
+    assert tape.damaged == {path: 1}
+    assert [each.whole for each in tape.segments()] == [False]
+
+
+def test_a_copy_of_a_segment_below_the_directory_is_read_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "n1" / "ab-1.open", [row(1), row(2)])
+    write(tmp_path / "copy" / "ab-1.open", [row(1)])  # made when it had only one row
+    tape = Tape(tmp_path)
+    assert [each.number for each in tape.rows()] == [1, 2]
+    seal(path, cut(path))
+    assert [each.number for each in tape.rows()] == [1, 2]
+    assert len(tape.segments()) == 2, "what removes rows finds both"

@@ -24,8 +24,10 @@ from nereid_client.tools.perf.generator.priority import run_first
 
 _PATHS: Final = [str(Path(nereid_client.__file__).parents[1])]
 _CODE: Final = (
-    # Ctrl-C is for the parent, which asks once more for what was seen, and ends this process.
+    # Ctrl-C, and what ends a group (`timeout`, systemd), are for the parent, which asks once more for what
+    # was seen, and ends this process. It ends with its parent, too.
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     f"import sys; sys.path[:0] = {_PATHS}; from nereid_client.tools.perf.generator.worker import main; main()"
 )
 _LEAD_NS: Final = 20_000_000

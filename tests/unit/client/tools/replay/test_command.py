@@ -69,7 +69,7 @@ def doubled(number: int, factor: float = 2.0, **changed: Any) -> Row:
 
 
 def tape(path: Path, rows: Iterable[Row]) -> str:
-    return str(write(path / "node" / "ab-1.tape", rows).parents[1])
+    return str(write(path / "node" / "ab-1.open", rows).parents[1])
 
 
 def replayed(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> Any:
@@ -134,6 +134,16 @@ def test_rows_begin_at_their_moments(
     assert found["differences"]["differing"] == 0 and 0.396 < found["seconds"] < 5
     assert found["recorded_seconds"] == pytest.approx(0.198)
     assert bool(found["void"]) == (found["exit_status"] == 4), "a late generator is no replay"
+
+
+@pytest.mark.parametrize("flag", ["--timeout", "--max-seconds", "--threshold"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
+def test_numbers_that_are_none_are_refused(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([tape(tmp_path, [doubled(1)]), "-u", "localhost:1", flag, value])
+    assert ended.value.code == 2 and f"argument {flag}: '{value}' is no number of" in capsys.readouterr().err
 
 
 def test_streams_need_grpc(addresses: Addresses, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_latencies_of_what_failed_or_was_cancelled_are_not_known() -> None:
 
 
 def test_the_newest_rows_that_were_chosen(tmp_path: Path) -> None:
-    write(tmp_path / "a.tape", [row(number, 100.0 + number) for number in range(20)])
+    write(tmp_path / "a.open", [row(number, 100.0 + number) for number in range(20)])
     chosen = parse_where("not failed")
     plan = read_plan(Tape(tmp_path), Options(HERE, rows=5, where=chosen))
     assert [each.key for each in plan.rows] == [f"ab-{number}" for number in range(15, 20)]
@@ -97,7 +97,12 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
     plan = read_plan(Tape(path), Options(HERE))
     assert len(plan.rows) == 3, "heads are whole; what is wrong with a body is seen when it is read"
     path.write_bytes(data[:-40])
-    assert len(read_plan(Tape(path), Options(HERE)).rows) == 2
+    plan = read_plan(Tape(path), Options(HERE))
+    assert len(plan.rows) == 2
+    assert plan.skipped == {"damaged on the disk, or missing there": 1}
+    (tmp_path / "b.tape").write_bytes(b"NRDTAPE\x02")
+    skipped = read_plan(Tape(tmp_path), Options(HERE)).skipped
+    assert [why for why in skipped if why.startswith("a whole file: ") and "of version 2" in why]
 
 
 @pytest.mark.parametrize("number", [1, 3, 10, 40])

@@ -215,6 +215,28 @@ def test_rm_deletes_a_segment_without_rows(tape: Path) -> None:
     assert [each.path.name for each in Tape(tape).segments()] == ["cd-000001.tape"]  # its server has ended
 
 
+def test_rm_of_all_rows_forgets_what_was_said(tape: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    say(tape)
+    assert run("rm", tape, "--where", "bytes>0", "--yes") == 0
+    assert "4 rows were removed, and what was said of 2\n" in capsys.readouterr().out
+
+
+def test_rm_keeps_rows_that_it_cannot_read(tape: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tape / "one/ab-000001.tape"
+    damaged = bytearray(path.read_bytes())
+    second = damaged.index(b"REC1", damaged.index(b"REC1") + 1)
+    damaged[second + 20] ^= 1
+    path.write_bytes(damaged)
+    assert run("rm", tape, "--where", "bytes>0", "--yes") == 1
+    captured = capsys.readouterr()
+    assert "2 or more of its rows cannot be read, only deleted with the file" in captured.err
+    assert "1 row was removed" in captured.out, "that of the other segment"
+    assert path.read_bytes() == damaged
+    assert run("ls", tape) == 0
+    assert run("show", tape) == 0
+    assert "2 rows are damaged or missing" in capsys.readouterr().err
+
+
 def test_rm_leaves_what_a_server_writes(tape: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import fcntl
 
