@@ -256,4 +256,4 @@ def open_book(
             prices = read_prices(cost.prices)
         except (OSError, ValueError) as error:  # it was right when the server started
             logger.error("--cost-prices: %s; budgets in money are not held", error)
-    return CostBook(directory, prices)
+    return CostBook(directory, prices, savings=savings)

@@ -8,9 +8,10 @@ import pytest
 from app.core.cost.amounts import Consumption
 from app.core.cost.ledger import read_hours
 from app.core.cost.prices import Prices
-from app.core.cost.reports import CallUse, CostReport, NodeUse, VersionCost, VersionUse
+from app.core.cost.reports import CallUse, CostReport, NodeUse, VersionCost, VersionSaving, VersionUse
 from app.core.cost.rows import LedgerRow
-from deployments.cost.book import CostBook
+from app.settings.settings import ServerSettings
+from deployments.cost.book import CostBook, open_book
 
 NOW = 1_800_000_000.0
 
@@ -131,6 +132,12 @@ async def test_a_budget_in_money() -> None:
     await ingress.report(calls=calls, use=use(VersionUse("a", 1, "", cpu(1.5), 1, 1, 0)), budgets=budgets)
     account.step()
     assert list((await ingress.report(calls=[])).spent) == ["x"]
+
+
+async def test_ingresses_are_told_what_rollouts_save() -> None:
+    saved = (VersionSaving("a", 2, 0.4, 0.5, 0.6),)
+    account = open_book(ServerSettings(), default=False, savings=lambda: saved)
+    assert (await Ingress(account).report(calls=[])).savings == saved
 
 
 async def test_a_ledger_that_cannot_be_written_is_told_once_and_written_later(
