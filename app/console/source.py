@@ -6,7 +6,6 @@ asked every ten seconds where everybody may ask, for the history, and not at all
 
 import asyncio
 import json
-import logging
 import secrets
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,8 +19,6 @@ from app.console.alerts import Alerts
 from app.console.figures import Figures, Recent, as_row, quantile
 from app.console.history import MAX_BYTES, History
 from app.core.observability.counters import VersionCounters
-
-logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
 SLOWLY_S: Final = 10.0

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 logger = logging.getLogger(__name__)
 
-_GIB: Final = 1 << 30
 _SLICES: Final = 7
 """Of a GPU that is divided by MIG."""
 

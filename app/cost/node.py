@@ -3,7 +3,7 @@
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from app.core.cost.amounts import Consumption
@@ -41,18 +41,17 @@ class NodeMeter:
 
     Args:
         tree: the processes.
-        clock: seconds.
     """
 
-    def __init__(self, tree: ProcessTree, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tree, self._clock = tree, clock
+    def __init__(self, tree: ProcessTree) -> None:
+        self._tree = tree
         self._meter, self._gpus, self._energy = ProcessMeter(), GpuMeter(), Energy()
         self._memory: dict[Key, tuple[float, int]] = {}  # when it was measured, and bytes
         self._at: float | None = None
 
     def read(self) -> NodeReading:
         """Return what was consumed since the last call. Blocks for some milliseconds."""
-        samples, now = self._tree.look(), self._clock()
+        samples, now = self._tree.look(), time.monotonic()
         seconds = 0.0 if self._at is None else now - self._at
         self._at = now
         self._measure_memory(samples, now)

@@ -35,12 +35,11 @@ class Keeper:
     Args:
         directory: of the node's tape.
         max_age_s: seconds after which what was said of rows is forgotten; 0 for never.
-        wait_s: see `Book`.
     """
 
-    def __init__(self, directory: Path, max_age_s: float = 0.0, wait_s: float = 30.0) -> None:
+    def __init__(self, directory: Path, max_age_s: float = 0.0) -> None:
         self._directory = directory
-        self._max_age_s, self._wait_s = max_age_s, wait_s
+        self._max_age_s = max_age_s
         self._thread = ThreadPoolExecutor(1, "feedback")
         self._opened: Book | None = None
         self._index = RowIndex(directory)
@@ -121,7 +120,7 @@ class Keeper:
 
     def _book(self) -> Book:
         if self._opened is None:
-            self._opened = Book(self._directory, self._wait_s)
+            self._opened = Book(self._directory)
         return self._opened
 
     async def _run(self, call: Callable[[Book], _T]) -> _T:

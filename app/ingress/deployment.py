@@ -5,7 +5,6 @@ its own.
 """
 
 import asyncio
-import logging
 import os
 import time
 import uuid
@@ -45,8 +44,6 @@ from app.routing.targets import in_turn
 from app.routing.waiting_room import resolve_loaded
 from app.settings.settings import ServerSettings
 from app.transport.loops.thread import LoopThread, freeze_heap, share_interpreter
-
-logger = logging.getLogger(__name__)
 
 _NOTICE_S = 0.5
 """Time between not-ready health and the closing of listening sockets, for load balancers to notice."""

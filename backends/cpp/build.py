@@ -29,24 +29,23 @@ EXTRA: Final = "cpp"
 _TIMEOUT_S: Final = 600
 
 
-def built_library(flags: tuple[str, ...] = (), root: Path | None = None) -> Path:
+def built_library(root: Path | None = None) -> Path:
     """Return the compiled library; compile it if this version of it is not there.
 
     Args:
-        flags: more arguments for the compiler.
         root: the directory of compiled libraries; by default this user's.
 
     Raises:
         InferError: UNSUPPORTED without a compiler; INTERNAL with what the compiler said.
     """
-    digest = blake2b(repr((FLAGS, flags)).encode(), digest_size=12)
+    digest = blake2b(repr(FLAGS).encode(), digest_size=12)
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     directory = (root or Path(private_root())) / "cpp_backends" / digest.hexdigest()
     private_directory(str(directory))
     library = directory / NAME
     if not library.exists():
-        _compile_once(library, flags)
+        _compile_once(library)
     return library
 
 
@@ -65,7 +64,7 @@ def compiler() -> list[str]:
     return found
 
 
-def _compile_once(library: Path, flags: tuple[str, ...]) -> None:
+def _compile_once(library: Path) -> None:
     """Compile the library unless another load does: the models of a server load together."""
     folder = os.open(library.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -73,16 +72,16 @@ def _compile_once(library: Path, flags: tuple[str, ...]) -> None:
         if not library.exists():
             for left in library.parent.iterdir():  # by compilations that were killed
                 shutil.rmtree(left, ignore_errors=True)
-            _compile(library, flags)
+            _compile(library)
     finally:
         fcntl.flock(folder, fcntl.LOCK_UN)  # processes that were forked meanwhile have the descriptor too
         os.close(folder)
 
 
-def _compile(library: Path, flags: tuple[str, ...]) -> None:
+def _compile(library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as directory:
         made = Path(directory) / NAME
-        command = [*compiler(), *FLAGS, *flags, str(SOURCES / "shim.cpp"), "-o", str(made), "-ldl"]
+        command = [*compiler(), *FLAGS, str(SOURCES / "shim.cpp"), "-o", str(made), "-ldl"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
         if result.returncode:
             raise internal(f"unable to compile {NAME} ({command[0]}): {result.stderr.strip()[-2000:]}")

@@ -1,6 +1,5 @@
 """Inputs and outputs of a model of trees: completion of a configuration, and comparison with one."""
 
-import logging
 from collections.abc import Mapping
 from math import prod
 from typing import Final
@@ -13,8 +12,6 @@ from backends.base import Model
 from backends.declared import unexpected
 from backends.fil.forest import Forest
 from backends.fil.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 INPUT: Final = "input__0"
 OUTPUT: Final = "output__0"

@@ -19,8 +19,8 @@ def data_directory() -> Path:
 class PackagedEnvironments:
     """The environments on this node: a directory `<backend>-<hash of its requirements>` for each."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        self.root = root or data_directory()
+    def __init__(self) -> None:
+        self.root = data_directory()
         self._cache = NodeCache(self.root, _UNLIMITED)
 
     def lease(self, name: str) -> Lease | None:

@@ -1,7 +1,6 @@
 """Models on demand: which are listed without a replica, which stay in memory, and what a request loads."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from itertools import chain
@@ -19,8 +18,6 @@ from app.settings.settings import ServerSettings
 from deployments.residency.demands import Demands
 from deployments.residency.residency import Kept, Residency
 from deployments.spec import ModelSpec
-
-logger = logging.getLogger(__name__)
 
 PINNED: Final = "pinned"
 """The model parameter that keeps a model in memory."""

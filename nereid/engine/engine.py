@@ -14,7 +14,6 @@ Every public method may be called from any thread but the engine's own, which an
 """
 
 import asyncio
-import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +56,6 @@ from nereid.engine.local_replica import LocalApplications
 from nereid.engine.local_routing import LocalPools
 from nereid.engine.repository import LocalRepository
 from nereid.engine.sent import Received, SentRequest, Waiting
-
-logger = logging.getLogger(__name__)
 
 _DRIFT_S: Final = 1.0
 """From one look for references to the next: nothing is sent to another process for it."""

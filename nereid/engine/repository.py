@@ -1,7 +1,6 @@
 """The repository manager of a process without a cluster."""
 
 import asyncio
-import logging
 import os
 import secrets
 import time
@@ -35,8 +34,6 @@ from deployments.rollout.rollouts import Rollouts
 from deployments.rollout.selection import Choice, Offer
 from nereid.engine.local_replica import LocalApplications
 from nereid.engine.local_routing import LocalPublisher
-
-logger = logging.getLogger(__name__)
 
 _NOBODY: Final = ("", "")
 """The application of the ingresses, of which there are none."""

@@ -111,14 +111,14 @@ def onnx(name: str, place: Path) -> MigratedModel:
     return MigratedModel(config, (Item("1/model.onnx", file), *others))
 
 
-def torchscript(name: str, place: Path, suffix: str = ".pt") -> MigratedModel:
+def torchscript(name: str, place: Path) -> MigratedModel:
     """Return the model of the one TorchScript file of a place.
 
     Raises:
         MigrationError: there is none, or several.
     """
     config = mc.ModelConfig(name=name, platform="pytorch_libtorch")
-    return MigratedModel(config, (Item("1/model.pt", _only(place, suffix)),), (_UNDECLARED,))
+    return MigratedModel(config, (Item("1/model.pt", _only(place, ".pt")),), (_UNDECLARED,))
 
 
 def _only(place: Path, suffix: str) -> Path:

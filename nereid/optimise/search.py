@@ -25,6 +25,8 @@ STATE: Final = "optimise.json"
 _LOG: Final = "log.txt"
 _TOOLS: Final = ("nncf", "nereid-server", "onnx", "onnxruntime", "openvino", "tensorrt", "torch")
 _BLOCK: Final = 1 << 20
+_FITTING: Final = 2
+"""Candidates that are measured on all processors."""
 
 Tell = Callable[[str, float, float, str], None]
 """Is told of a stage, so much of at most so much, and a note."""
@@ -228,7 +230,7 @@ def tools() -> dict[str, str]:
     return found
 
 
-def fitting(state: State, most: int = 2) -> list[Outcome]:
+def fitting(state: State) -> list[Outcome]:
     """Return the candidates that fit, the fastest first."""
     found = [each for each in state.outcomes.values() if each.status == "fits"]
-    return sorted(found, key=lambda each: -each.seen.ratio)[:most]
+    return sorted(found, key=lambda each: -each.seen.ratio)[:_FITTING]

@@ -5,14 +5,13 @@ Rows are additive: all rows of one key together are what happened.
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
 Kind = Literal["usage", "idle", "overhead", "measured"]
 """Requests; a loaded version without requests; processes that are no model's; all processes, as measured."""
 
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 OTHER: Final = "other"
 """The client, or the model, of rows that have no row of their own any more."""
 MAX_ROWS: Final = 1000

@@ -38,7 +38,6 @@ FAILURES: Final = "nv_inference_request_failure"
 SUCCESSES: Final = "nv_inference_request_success"
 RESTARTS: Final = "nereid_replica_restarts"
 _GPU_USED, _GPU_TOTAL = "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes"
-_ANY: Final = frozenset[str]()
 
 
 def _of(label: str, *values: str) -> Mapping[str, frozenset[str]]:

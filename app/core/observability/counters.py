@@ -14,7 +14,7 @@ class VersionCounters(msgspec.Struct, frozen=True):
     Attributes:
         at: when its replicas were asked, in Unix seconds.
         ok, failed: requests; `cancelled` and `rejected` are parts of those that failed.
-        request_ns, queue_ns, compute_ns: of those that succeeded.
+        queue_ns, compute_ns: of those that succeeded.
         rows, executions: what was executed.
         pending: requests that wait now.
         restarts: unexpected ends of replicas.
@@ -26,7 +26,6 @@ class VersionCounters(msgspec.Struct, frozen=True):
     at: float
     ok: int = 0
     failed: int = 0
-    request_ns: int = 0
     queue_ns: int = 0
     compute_ns: int = 0
     rows: int = 0
@@ -45,7 +44,6 @@ class VersionCounters(msgspec.Struct, frozen=True):
             at=time(),
             ok=report.success.count,
             failed=report.fail.count,
-            request_ns=report.success.ns,
             queue_ns=report.queue.ns,
             compute_ns=report.compute_input.ns + report.compute_infer.ns + report.compute_output.ns,
             rows=report.inference_count,

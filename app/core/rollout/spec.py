@@ -9,7 +9,6 @@ import msgspec
 
 from nereid_client.comparison.rules import ComparisonRules
 
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 

@@ -20,7 +20,6 @@ from app.protocol.grpc.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, fram
 
 PREFIX: Final = struct.Struct(">BL")
 OK: Final = 0
-UNKNOWN: Final = 2
 DEADLINE_EXCEEDED: Final = 4
 RESOURCE_EXHAUSTED: Final = 8
 UNIMPLEMENTED: Final = 12

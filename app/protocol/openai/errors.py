@@ -67,11 +67,6 @@ def wrong_task(name: str, task: str) -> OpenAIError:
     return OpenAIError(f"The model '{name}' is not for {task}", "model", "model_not_supported")
 
 
-def too_long(message: str, param: str) -> OpenAIError:
-    """Return the error of a prompt that is longer than the model's context."""
-    return OpenAIError(message, param, "context_length_exceeded")
-
-
 def too_large(size: int, limit: int) -> OpenAIError:
     """Return the error of a body that is too large."""
     text = (

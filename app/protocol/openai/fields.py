@@ -159,9 +159,9 @@ class Fields:
             raise self._wrong(name, f"must be from {low:g} to {high:g}, got {said(value)}")
         return float(value)
 
-    def choice(self, name: str, choices: Collection[str], default: str = "") -> str:
+    def choice(self, name: str, choices: Collection[str]) -> str:
         """Return one of some texts."""
-        found = self.text(name, default)
+        found = self.text(name)
         if found and found not in choices:
             known = ", ".join(f"'{each}'" for each in choices)
             raise self._wrong(name, f"must be one of {known}, got {said(found)}")

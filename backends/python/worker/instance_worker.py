@@ -112,8 +112,8 @@ class InstanceWorker:
         assert self._execution is not None
         self._link.reply(message, self._execution.is_ready())
 
-    def _reply(self, value: Any = None, buffers: Sequence[Buffer] = ()) -> None:
-        self._jobs.send({"value": value}, buffers)
+    def _reply(self, value: Any = None) -> None:
+        self._jobs.send({"value": value})
 
     def _reply_error(self, failure: Failure) -> None:
         self._jobs.send({"error": failure_fields(failure)})

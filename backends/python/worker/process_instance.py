@@ -221,8 +221,8 @@ class Processes:
         shared: whether one process has all of them.
     """
 
-    def __init__(self, shared: bool = False) -> None:
-        self.shared = shared
+    def __init__(self) -> None:
+        self.shared = False
         self._lock = threading.Lock()
         self._last: Process | None = None
 

@@ -9,6 +9,7 @@ from nereid_client.comparison.compare import MOST, Compared, OutputDifference, T
 from nereid_client.comparison.rules import ComparisonRules
 
 WORST: Final = 10
+_CONFIDENCE: Final = 0.99
 
 
 class Worst(NamedTuple):
@@ -108,8 +109,8 @@ class Comparison:
         """Answers outside their rules."""
         return self.differing + self.disagreeing
 
-    def acceptance(self, confidence: float = 0.99) -> Acceptance:
+    def acceptance(self) -> Acceptance:
         """Say whether these answers show that enough are right; failures are not, near ties do not count."""
         failed = self.failed.total()
         total = self.compared - self.near_ties + failed
-        return accept(self.bad + failed, total, self.rules.allowed, confidence)
+        return accept(self.bad + failed, total, self.rules.allowed, _CONFIDENCE)

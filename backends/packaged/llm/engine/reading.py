@@ -65,11 +65,10 @@ class Embedding(Reading):
         prompt: Sequence[int],
         reader: VectorReader,
         dimensions: int | None = None,
-        adapter: str = "",
         salts: Sequence[str] = (),
     ) -> None:
         """Keep the first `dimensions` numbers of the vector, None for all."""
-        super().__init__(prompt, reader, adapter, salts)
+        super().__init__(prompt, reader, salts=salts)
         self._reader = reader
         self._dimensions = dimensions
 

@@ -32,7 +32,6 @@ _TICK_S: Final = 0.1
 _LONGEST_S: Final = 3600.0
 """Of a window that ends with a number of answers."""
 _SEQUENCES: Final = 4
-Clock = Callable[[], float]
 
 
 class Progress(Protocol):

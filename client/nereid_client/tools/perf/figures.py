@@ -14,6 +14,7 @@ from nereid_client.tools.perf.generator.job import COLUMNS, End, Rows
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0, 99.9)
 _INTENDED, _NOTICED, _SENT, _ENDED, _STATUS, _FIRST, _RESPONSES = range(len(COLUMNS))
 _BATCHES: Final = 10
+_POINTS: Final = 60
 _STUDENT: Final = 2.262
 """97.5% quantile of Student's t with 9 degrees of freedom."""
 _CURVE: Final = (
@@ -239,9 +240,9 @@ def curve(rows: Rows) -> list[tuple[float, float]]:
     return [(float(p), percentile(taken, p)) for p in _CURVE] if len(taken) else []
 
 
-def timeline(rows: Rows, start: int, end: int, parts: int = 60) -> list[tuple[float, float, float, float]]:
+def timeline(rows: Rows, start: int, end: int) -> list[tuple[float, float, float, float]]:
     """Return points over time: seconds, answers a second, p50 and p99 in ms of requests begun then."""
-    edges = np.linspace(start, end, parts + 1).astype(np.int64)
+    edges = np.linspace(start, end, _POINTS + 1).astype(np.int64)
     points = []
     for low, high in pairwise(edges.tolist()):
         taken = latencies(within(rows, low, high)) / 1e6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,8 +20,6 @@ from nereid_client.tools.perf.options import Options, PerfError
 MAX_BYTES: Final = 2 << 30
 """Of all payloads together."""
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-Place = Callable[[Request], Request]
-"""Puts tensors of a request into shared memory."""
 
 
 def endpoint_of(options: Options) -> Endpoint:

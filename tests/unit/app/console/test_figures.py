@@ -10,8 +10,8 @@ BOUNDS = (0.001, 0.01, 0.1)
 
 def test_figures_are_differences() -> None:
     first = VersionCounters(0.0, buckets={})
-    last = VersionCounters(9.0, ok=90, request_ns=1, queue_ns=0, compute_ns=0, buckets={0: 90})
-    now = VersionCounters(10.0, 98, 4, 0, 98_000_000, 196_000_000, 196, 49, 3, buckets={0: 98})
+    last = VersionCounters(9.0, ok=90, queue_ns=0, compute_ns=0, buckets={0: 90})
+    now = VersionCounters(10.0, 98, 4, 98_000_000, 196_000_000, 196, 49, 3, buckets={0: 98})
     figures = between(first, last, now, BOUNDS)
     assert (figures.rate, figures.errors, figures.pending) == (12.0, 4.0, 3)
     assert (figures.queue_ms, figures.compute_ms, figures.batch) == (1.0, 2.0, 4.0)

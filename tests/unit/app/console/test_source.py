@@ -16,7 +16,7 @@ BOUNDS = [0.001, 0.01]
 def version(name: str, ok: int | None = 0, at: float = 0.0, **more: Any) -> dict[str, Any]:
     figures = None
     if ok is not None:
-        counters = dict.fromkeys(("failed", "request_ns", "queue_ns", "compute_ns", "rows", "executions"), 0)
+        counters = dict.fromkeys(("failed", "queue_ns", "compute_ns", "rows", "executions"), 0)
         figures = {"at": at, "ok": ok, **counters, "pending": 0, "restarts": 0, "buckets": {"0": ok}}
     about = {"state": "READY", "word": "Ready", "look": "good", "reason": "", "ready_at": 5.0, "load_s": 1.5}
     return {"name": name, "version": "1", **about, "figures": figures, **more}
