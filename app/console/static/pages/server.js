@@ -12,7 +12,7 @@ import { plainTable } from "../operate/plain_table.js";
 export async function show(view, { signal, title }) {
   title("Server");
   stylesheet("operate/operate.css");
-  const problem = note("", "bad");
+  const [problem, missing] = [note("", "bad"), note("", "busy")];
   const [about, machine, charts] = [h("div"), h("div"), h("div", { class: "columns" })];
   const settings = dataTable({
     label: "Settings", key: (row) => row.flag, sort: ["changed", "desc"],
@@ -35,7 +35,8 @@ export async function show(view, { signal, title }) {
   ];
   replace(charts, [traffic, times, waiting].map(({ node }) => h("div", { class: "card" }, node)));
   const nodes = h("div");
-  view.append(problem, about, section("The last five minutes, all models", charts),
+  missing.hidden = true;
+  view.append(problem, missing, about, section("The last five minutes, all models", charts),
     section("Nodes", nodes), section("Machine", machine), section("Settings", settings.node));
 
   async function look() {
@@ -48,6 +49,8 @@ export async function show(view, { signal, title }) {
       ["Ray", elsewhere(found.dashboard, "its dashboard", "no dashboard")],
       ["Grafana", elsewhere(found.grafana, "dashboards", "not told by --console-grafana")],
     ])));
+    missing.textContent = `Not told in time: ${(found.missing ?? []).join("; ")}`;
+    missing.hidden = !found.missing?.length;
     replace(nodes, nodeTable(found.nodes));
     replace(machine, h("div", { class: "card" }, facts(machineRows(found.machine))));
     settings.update(found.settings);
@@ -99,6 +102,6 @@ function machineRows(machine) {
     const busy = percent(of("nv_gpu_utilization"));
     rows.push([`GPU ${id}`, `${busy} busy, ${bytes(of("nv_gpu_memory_used_bytes"))} of ${bytes(value)}`]);
   }
-  if (!gpus.length) rows.push(["GPUs", "none that the server sees"]);
+  if (!gpus.length && rows.length) rows.push(["GPUs", "none that the server sees"]);
   return rows;
 }

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from fastapi import Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from app.core.encoding import to_json
 from app.core.errors import invalid_arg
@@ -17,6 +17,7 @@ from app.core.observability.alerts import READ
 from app.core.observability.counters import VersionCounters
 from app.core.observability.recent_log import LEVELS, RecentLines
 from app.core.observability.statistics import ReplicaReport
+from app.core.system.lone_thread import LoneThread
 from app.core.system.nodes import Machines, this_machine
 from app.ingress.access.caller import GRANT
 from app.ingress.rest.home.models import worded
@@ -36,6 +37,8 @@ _LOGS: Final = "/v2/nereid/logs"
 _TRACES: Final = "/v2/nereid/traces"
 _SERVER: Final = "/v2/nereid/server"
 _METRICS: Final = "/v2/nereid/metrics"
+_READ_S: Final = 3.0
+"""Time to read the machine, and to ask Ray for its nodes; those known before are told after it."""
 _PROCESS: Final = secrets.token_hex(4)
 
 
@@ -188,7 +191,10 @@ class OwnMetrics(BaseModel):
 
 
 class ServerFacts(BaseModel):
-    """The server; `machine` is that of the process that answers, `dashboard` and `grafana` are addresses."""
+    """The server; `machine` is that of the process that answers, `dashboard` and `grafana` are addresses.
+
+    `missing` says of what there was no answer in time, and what is told in its place.
+    """
 
     name: str
     version: str
@@ -199,6 +205,7 @@ class ServerFacts(BaseModel):
     nodes: list[NodeFacts]
     dashboard: str
     grafana: str
+    missing: list[str] = Field(default_factory=list)
 
 
 class Insight(NamedTuple):
@@ -239,6 +246,9 @@ class _Endpoints:
         self._service = service
         self._observer = observer
         self._insight = insight
+        self._machine: LoneThread[dict[str, Any]] = LoneThread("machine")
+        self._nodes: LoneThread[Machines] = LoneThread("nodes")
+        self._known: Machines | None = None
 
     async def logs(self, request: Request) -> Response:
         """The last lines of the log of this process, of `level` (debug, info, warning, error) and above."""
@@ -258,7 +268,7 @@ class _Endpoints:
 
     async def metrics(self) -> Response:
         """The metrics that consoles make alerts of: those of this process, and what the manager tells it."""
-        machine = await asyncio.to_thread(self._insight.machine)
+        machine, _ = await self._read_machine()
         metrics = self._insight.samples() | {name: machine[name] for name in machine.keys() & READ}
         if (grant := GRANT.get()) is not None and not grant.for_all:
             metrics = {name: [*filter(grant.sees, samples)] for name, samples in metrics.items()}
@@ -267,8 +277,8 @@ class _Endpoints:
     async def server(self) -> Response:
         """Version, settings in effect, without secrets, and the machine's processors, memory and GPUs."""
         metadata, insight = self._service.server_metadata(), self._insight
-        machine = await asyncio.to_thread(insight.machine)
-        machines = await asyncio.to_thread(insight.machines)
+        read = self._read_machine(), self._read_nodes()
+        (machine, no_machine), (machines, no_nodes) = await asyncio.gather(*read)
         facts = {
             "name": metadata.name,
             "version": server_version(),
@@ -279,8 +289,26 @@ class _Endpoints:
             "nodes": [node._asdict() for node in machines.nodes],
             "dashboard": machines.dashboard,
             "grafana": insight.grafana,
+            "missing": [*filter(None, (no_machine, no_nodes))],
         }
         return json_response(to_json(facts))
+
+    async def _read_machine(self) -> tuple[dict[str, Any], str]:
+        """Return the machine's metrics, and why they are not there; a driver may hang."""
+        try:
+            return await self._machine.run(self._insight.machine, _READ_S), ""
+        except Exception as error:
+            return {}, f"processors, memory and GPUs of the machine: {error or type(error).__name__}"
+
+    async def _read_nodes(self) -> tuple[Machines, str]:
+        """Return the server's nodes, as far as they are known, and why not all are; Ray may not answer."""
+        try:
+            self._known = await self._nodes.run(self._insight.machines, _READ_S)
+            return self._known, ""
+        except Exception as error:
+            told = "those shown answered before" if self._known else "the one that answers is shown alone"
+            why = f"nodes of the cluster ({told}): {error or type(error).__name__}"
+            return self._known or this_machine(), why
 
 
 def _number(given: Mapping[str, str]) -> int:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
-from typing import Any
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -13,11 +15,19 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from app.core.observability.alerts import READ
 from app.core.observability.counters import VersionCounters
 from app.core.observability.durations import FINE_S
+from app.core.observability.live_settings import LiveSettings
+from app.core.observability.recent_log import RecentLines
+from app.core.system.nodes import Machines, Node
 from app.ingress.metrics.machine import Machine
+from app.ingress.rest.openapi import insight
+from app.ingress.rest.openapi.insight import Insight
+from app.ingress.rest.openapi.management import build_rest_api
 from app.ingress.service.overview import Overview, VersionRow
+from app.ingress.tracing.observer import Observer
 from app.routing.table import UNLOADED
 from tests.unit.app.http_fakes import FakeService
 from tests.unit.app.ingress.running_fronts import Fronts, Running
+from tests.waiting import until
 
 
 class Service(FakeService):
@@ -99,3 +109,61 @@ def test_nodes_and_metrics_for_alerts_are_told(running: Running) -> None:
     assert node["alive"] and node["here"] and node["processors"] >= 1
     found = get(running, "/v2/nereid/metrics")
     assert found["process"] and found["metrics"].keys() <= READ
+
+
+async def test_ray_that_does_not_answer_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insight, "_READ_S", 0.05)
+    read, write = os.pipe()
+    cluster = Machines((Node("one"), Node("two")), "http://ray")
+    answers: list[Callable[[], Machines]] = [lambda: cluster]
+    api = build_rest_api(
+        FakeService(),
+        observer=Observer(LiveSettings()),
+        insight=Insight([], dict, RecentLines(), machines=lambda: answers[0]()),
+    )
+
+    def hang() -> Machines:
+        os.read(read, 1)
+        return cluster
+
+    async def facts() -> Any:
+        (route,) = (each for each in api.routes if getattr(each, "path", "") == "/v2/nereid/server")
+        answer = await cast(Any, route).endpoint()
+        return json.loads(answer.body)
+
+    assert (await facts())["missing"] == []
+    answers[0] = hang
+    for _ in range(20):
+        found = await facts()
+        assert [node["name"] for node in found["nodes"]] == ["one", "two"] and found["settings"] == []
+        (missing,) = found["missing"]
+        assert missing.startswith("nodes of the cluster (those shown answered before): ")
+    assert sum(thread.name == "nodes" for thread in threading.enumerate()) == 1
+    os.write(write, b"x")
+    await until(lambda: all(thread.name != "nodes" for thread in threading.enumerate()))
+    answers[0] = lambda: cluster
+    assert (await facts())["missing"] == []
+    for end in (read, write):
+        os.close(end)
+
+
+async def test_without_an_answer_of_ray_the_own_node_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Machines:
+        raise RuntimeError("no cluster")
+
+    api = build_rest_api(
+        FakeService(),
+        observer=Observer(LiveSettings()),
+        insight=Insight([], fail_reading, RecentLines(), machines=fail),
+    )
+    (route,) = (each for each in api.routes if getattr(each, "path", "") == "/v2/nereid/server")
+    found = json.loads((await cast(Any, route).endpoint()).body)
+    assert [node["here"] for node in found["nodes"]] == [True] and found["machine"] == {}
+    assert found["missing"] == [
+        "processors, memory and GPUs of the machine: driver",
+        "nodes of the cluster (the one that answers is shown alone): no cluster",
+    ]
+
+
+def fail_reading() -> dict[str, Any]:
+    raise OSError("driver")
