@@ -50,14 +50,23 @@ def read_key(directory: str) -> bytes:
     if not path.exists():
         made = Path(directory, f".key-{secrets.token_hex(8)}")
         made.touch(mode=0o600)
-        made.write_bytes(secrets.token_bytes(_KEY_BYTES))
+        with made.open("wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())  # after a loss of power its name would be there and it be empty
         with suppress(FileExistsError):  # another ingress was first
             os.link(made, path)
         made.unlink()
     owner = os.lstat(path)
     if not stat.S_ISREG(owner.st_mode) or owner.st_uid != os.geteuid() or owner.st_mode & 0o077:
         raise PermissionError(f"'{path}' must belong to this user alone (mode 0600)")
-    return path.read_bytes()
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:  # of none, anybody could try out what was hashed
+        raise OSError(
+            f"'{path}' has {len(key)} bytes, not {_KEY_BYTES}: remove it for a new key, by which "
+            "equal values have other hashes than so far"
+        )
+    return key
 
 
 class SegmentFile:

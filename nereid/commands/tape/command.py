@@ -97,7 +97,6 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of rows")
+    return int(text)

@@ -41,6 +41,11 @@ def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
 def test_the_key_is_made_once_and_read_by_all(tmp_path: Path) -> None:
     key = read_key(str(tmp_path))
     assert (len(key), read_key(str(tmp_path)), os.listdir(tmp_path)) == (32, key, ["key"])
+    for size in (0, 31, 100):  # as a loss of power, or a person, may leave it
+        (tmp_path / "key").write_bytes(bytes(size))
+        with pytest.raises(OSError, match=f"has {size} bytes, not 32: remove it"):
+            read_key(str(tmp_path))
+    (tmp_path / "key").write_bytes(key)
     (tmp_path / "key").chmod(0o644)
     with pytest.raises(PermissionError, match="mode 0600"):
         read_key(str(tmp_path))
