@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from nereid.migrate import bentoml, eas, kserve, mlserver, seldon, tfserving, torchserve, verify
 from nereid.migrate.plan import Found, MigratedModel, MigrationError, Refused, planned, printable
 from nereid.migrate.writing import Written, write
+from nereid_client.tools.arguments import command_parser
 
 _ABOUT: Final = (
     "Make a model repository of the models of TensorFlow Serving, TorchServe, MLServer, KServe, Seldon, "
@@ -86,12 +87,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nereid migrate",
-        description=_ABOUT,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("nereid migrate", _ABOUT, _EXAMPLE)
     parser.add_argument("kind", choices=_SOURCES, help="the old server")
     sources = "; ".join(f"{name}: {what}" for name, what in _SOURCES.items())
     parser.add_argument("source", type=Path, metavar="SOURCE", help=sources)

@@ -17,6 +17,7 @@ from nereid.commands.new.command import add_inputs
 from nereid.commands.new.starts import from_source, name_for
 from nereid.migrate.plan import Item, MigratedModel, MigrationError, printable
 from nereid.migrate.writing import write
+from nereid_client.tools.arguments import command_parser
 
 _ABOUT: Final = """Serve a file or folder as it stands: what 'nereid new' makes a model of, a model's
 directory, or a repository. The server's flags may follow. The model's directory is temporary, with links to
@@ -29,14 +30,8 @@ _EXAMPLE: Final = """examples:
 
 def main(argv: Sequence[str], server: Callable[[Sequence[str]], None]) -> int:
     """Run the command, by what runs the server; return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="nereid serve",
-        usage="nereid serve PATH [--name NAME] [--input NAME:TYPE:DIMS ...] [--FLAG=VALUE ...]",
-        description=_ABOUT,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    usage = "nereid serve PATH [--name NAME] [--input NAME:TYPE:DIMS ...] [--FLAG=VALUE ...]"
+    parser = command_parser("nereid serve", _ABOUT, _EXAMPLE, usage=usage, allow_abbrev=False)
     parser.add_argument("path", type=Path, metavar="PATH", help="a file or folder")
     parser.add_argument("--name", help="of the model; by default that of the file")
     add_inputs(parser)

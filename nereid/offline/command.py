@@ -14,6 +14,7 @@ from rich.console import Console
 from app.core.errors import InferError
 from app.core.installed.installation import install_command
 from app.settings.flag.errors import SettingsError
+from nereid_client.tools.arguments import command_parser
 from nereid_client.tools.progress import Shown
 
 if TYPE_CHECKING:  # they need pyarrow
@@ -67,12 +68,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nereid batch",
-        description=_ABOUT,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("nereid batch", _ABOUT, _EXAMPLE)
     add = parser.add_argument
     add("--repository", action="append", required=True, metavar="DIRECTORY", help="a directory of models")
     add("--model", required=True, help="its name; ensembles and models that call others, too")

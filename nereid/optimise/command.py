@@ -27,6 +27,7 @@ from nereid_client.comparison.rules import ComparisonRules
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import parse_where
+from nereid_client.tools.arguments import command_parser
 from nereid_client.tools.perf.options import PerfError
 from nereid_client.tools.perf.report.text import console
 from nereid_client.tools.perf.signals import Signals, Stopped
@@ -50,13 +51,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(M|G)i?B?")
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
-        "nereid optimise",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = command_parser("nereid optimise", _ABOUT, _EXAMPLES, allow_abbrev=False)
     add = made.add_argument
     add("model", metavar="MODEL", help="its name, or its directory")
     text = "that has it (model_repository)"

@@ -198,15 +198,16 @@ nereid:
 nereid.backend: app.core backends
 nereid.commands: app.access app.console app.core app.core.files app.core.observability app.core.system
     app.settings app.settings.flag backends.registry deployments.environments deployments.model_store nereid
-    nereid.commands.new nereid.console nereid.engine nereid.migrate nereid_client.tools.analyze
+    nereid.commands.new nereid.console nereid.engine nereid.migrate nereid_client.tools
+    nereid_client.tools.analyze
 nereid.commands.check: app.core app.core.config app.routing app.settings app.settings.flag backends
     backends.registry deployments.environments deployments.execution deployments.manager
-    deployments.model_store nereid.commands
+    deployments.model_store nereid.commands nereid_client.tools
 nereid.commands.cost: app.core app.core.cost app.core.files nereid.commands nereid.console nereid_client.tools
     nereid_client.tools.perf.report
 nereid.commands.drift: app.core app.core.config app.core.drift app.core.installed deployments.model_store
     nereid.commands nereid.offline nereid_client.tape nereid_client.tools
-nereid.commands.new: app.core backends backends.pytorch backends.registry nereid.migrate
+nereid.commands.new: app.core backends backends.pytorch backends.registry nereid.migrate nereid_client.tools
 nereid.commands.rollout: app.core.rollout nereid.commands nereid_client.tools
 nereid.commands.table:
 nereid.commands.tape: app.core app.core.feedback app.core.installed app.feedback app.protocol app.tape

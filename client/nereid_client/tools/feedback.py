@@ -16,6 +16,7 @@ from rich.console import Console
 
 from nereid_client.errors import ServerError
 from nereid_client.sync import Model, Server
+from nereid_client.tools.arguments import command_parser
 from nereid_client.tools.progress import Shown
 
 _ABOUT: Final = "Tell a server what was right, or how good its answers were: by request ids, from a file."
@@ -58,12 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nereid feedback",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("nereid feedback", _ABOUT, _EXAMPLES)
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help=".parquet, .csv, or .jsonl")
     add("-m", "--model", required=True, metavar="MODEL")

@@ -1,6 +1,5 @@
 """`nereid check`: what a server would say of the models of a repository, without starting one."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,6 +9,7 @@ from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from nereid.commands.columns import columns
+from nereid_client.tools.arguments import command_parser
 
 if TYPE_CHECKING:
     from nereid.commands.check.trial import Verdict
@@ -24,12 +24,7 @@ The exit status is 0 when every model passes, 1 when one does not, 2 when there 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="nereid check",
-        description=_ABOUT,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("nereid check", _ABOUT, _EXAMPLE)
     parser.add_argument("repository", nargs="+", metavar="REPOSITORY", help="a directory of models")
     parser.add_argument("--json", action="store_true", help="print a list of objects instead of a table")
     parser.add_argument("--backend-directory", help="as of the server")

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from app.core.cost.reconcile import Reconciliation
 from app.core.cost.report import Line, Report
-from nereid.commands.columns import columns
+from nereid.commands.columns import columns, printable
 
 SHOWN: Final = 40
 """Lines in the table; the others are in --csv, --html and --json."""
@@ -49,7 +49,7 @@ def screen(report: Report) -> list[str]:
     lines = [about(report), "", *_aligned([head, *rows, _totals(report, shapes)], len(report.by))]
     left = len(report.lines) - len(shown)
     lines += [f"and {left:,} more lines: --csv, --html and --json have them"] if left > 0 else []
-    return [_printable(line) for line in [*lines, "", *notes(report), *conclusion(report)]]
+    return [printable(line) for line in [*lines, "", *notes(report), *conclusion(report)]]
 
 
 def about(report: Report) -> str:
@@ -162,8 +162,3 @@ def _aligned(rows: Sequence[Sequence[str]], names: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = [[cell if at < names else cell.rjust(widths[at]) for at, cell in enumerate(row)] for row in rows]
     return columns(padded).split("\n")
-
-
-def _printable(text: str) -> str:
-    """Return a text without what would command the terminal: names are others' texts."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -14,6 +14,7 @@ from nereid.commands.drift import reference
 from nereid.commands.drift.page import page
 from nereid.commands.drift.text import screen
 from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
+from nereid_client.tools.arguments import command_parser
 
 _ABOUT: Final = "Show how far a model's requests are from its reference."
 _EXAMPLES: Final = """examples:
@@ -28,18 +29,12 @@ _ALARM: Final = 3
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status."""
     if argv and argv[0] == "reference":
-        parser = _parser("nereid drift reference", reference.ABOUT, reference.EXAMPLES)
+        parser = command_parser("nereid drift reference", reference.ABOUT, reference.EXAMPLES)
         reference.add_arguments(parser)
         return reference.run(parser.parse_args(argv[1:]))
-    parser = _parser("nereid drift", _ABOUT, _EXAMPLES)
+    parser = command_parser("nereid drift", _ABOUT, _EXAMPLES)
     _add_arguments(parser)
     return _show(parser.parse_args(argv))
-
-
-def _parser(name: str, about: str, examples: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        prog=name, description=about, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

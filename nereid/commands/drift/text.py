@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.core.drift.status import DriftStatus, FeatureStatus
-from nereid.commands.columns import columns
+from nereid.commands.columns import columns, printable
 
 _SHOWN: Final = 40
 """Features in the table, those with the most evidence first."""
@@ -25,7 +25,7 @@ def screen(status: DriftStatus) -> list[str]:
     lines = [headline(status), about(status), "", *columns(rows).split("\n")]
     lines += [f"and {left} more features, with less evidence"] if left > 0 else []
     lines += ["", f"An alarm from evidence {1 / status.rules.alpha:,.0f} on; distances judge nothing."]
-    return [_printable(line) for line in [*lines, *quality(status)]]
+    return [printable(line) for line in [*lines, *quality(status)]]
 
 
 def headline(status: DriftStatus) -> str:
@@ -71,8 +71,3 @@ def _row(status: FeatureStatus) -> Sequence[str]:
 def clock(at: float) -> str:
     """Return a moment as text."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _printable(text: str) -> str:
-    """Return a text without what would command the terminal: names and categories are others' texts."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -12,6 +12,7 @@ from nereid.commands.new.made_tests import file_of, text_of
 from nereid.commands.new.starts import Tensor, from_nothing, from_source, read_tensor
 from nereid.migrate.plan import Item, MigratedModel, MigrationError, printable
 from nereid.migrate.writing import write
+from nereid_client.tools.arguments import command_parser
 
 _ABOUT: Final = """Make the directory of a model: its configuration, its files (linked where the file system
 can, otherwise copied), code where it needs some, and a test. Nothing of a file is executed or unpickled here,
@@ -28,12 +29,7 @@ exit status: 0; 1 if no model can be made of it; 2 for a wrong command line."""
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="nereid new",
-        description=_ABOUT,
-        epilog=_EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("nereid new", _ABOUT, _EXAMPLE)
     parser.add_argument("name", metavar="NAME", help="of the model")
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--from", type=Path, dest="source", metavar="PATH", help="a file or folder")

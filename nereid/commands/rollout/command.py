@@ -14,9 +14,11 @@ import yaml
 
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus
+from nereid.commands.columns import printable
 from nereid.commands.rollout.page import page
 from nereid.commands.rollout.text import comparison, history_lines, line, screen
 from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
+from nereid_client.tools.arguments import command_parser
 
 _ABOUT: Final = "Show, change and compare: how a new version of a model takes over its requests."
 _EXAMPLES: Final = """examples:
@@ -98,12 +100,7 @@ def _run(api: Api, options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nereid rollout",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("nereid rollout", _ABOUT, _EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, text in _HELP.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
@@ -247,11 +244,7 @@ class _Lines:
 
 def _print(lines: Sequence[str]) -> None:
     """Print lines, without what would command the terminal: names and reasons are others' texts."""
-    print("\n".join(map(_printable, lines)), flush=True)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    print("\n".join(map(printable, lines)), flush=True)
 
 
 def _report(status: RolloutStatus, html: str | None) -> int:

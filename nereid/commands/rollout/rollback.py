@@ -1,10 +1,10 @@
 """`nereid rollback`: `nereid rollout rollback` by the name that people look for in a hurry."""
 
-import argparse
 from collections.abc import Sequence
 from typing import Final
 
 from nereid.commands.rollout import command
+from nereid_client.tools.arguments import command_parser
 
 _ABOUT: Final = """Go back at once to the version of a model that served before, also when its rollout is long
 over. Newer versions get no requests then, also after a restart."""
@@ -17,12 +17,7 @@ _EXAMPLES: Final = """examples:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="nereid rollback",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("nereid rollback", _ABOUT, _EXAMPLES)
     command.add_arguments("rollback", parser)
     parser.set_defaults(command="rollback")
     return command.run(parser.parse_args(argv))

@@ -13,6 +13,7 @@ from nereid.commands.tape.showing import show
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import HELP, parse_where
+from nereid_client.tools.arguments import command_parser
 
 _ABOUT: Final = "Look at recorded requests, take them to other programs, and remove them."
 _EXAMPLES: Final = """examples:
@@ -62,12 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nereid tape",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("nereid tape", _ABOUT, _EXAMPLES)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, (text, example) in _HELP.items():
         command = commands.add_parser(

@@ -12,7 +12,7 @@ import numpy as np
 from app.core.encoding import to_json
 from app.feedback.book import Joined
 from app.tape.browsing import described, tensor_fields
-from nereid.commands.columns import columns
+from nereid.commands.columns import columns, printable
 from nereid.commands.tape.books import Books
 from nereid.commands.tape.listing import moment, size
 from nereid_client.tape.reader import Tape
@@ -108,8 +108,8 @@ def _answer(row: Row) -> str:
 
 
 def _short(text: str, most: int = _WIDTH) -> str:
-    printable = "".join(letter if letter.isprintable() else " " for letter in text)
-    return printable if len(printable) <= most else f"{printable[: most - 3]}..."
+    shown = printable(text)
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 
 def _print_full(rows: Iterator[Row], books: Books) -> int:
@@ -117,11 +117,11 @@ def _print_full(rows: Iterator[Row], books: Books) -> int:
     for row in rows:
         number += 1
         for name, value in _facts(row, books.of_row(row.key)):
-            print(f"{name:<14}{_printable(value)}")
+            print(f"{name:<14}{printable(value)}")
         for tensor in row.inputs:
             _print_tensor("input", tensor)
         for place, response in enumerate(row.responses, 1):
-            failure = f"  {response.code}: {_printable(response.error)}" if response.code else ""
+            failure = f"  {response.code}: {printable(response.error)}" if response.code else ""
             print(f"response {place}, after {response.offset_ns / 1e6:.3f} ms{failure}")
             for tensor in response.outputs:
                 _print_tensor("output", tensor)
@@ -165,9 +165,4 @@ def _print_tensor(kind: str, tensor: TapeTensor) -> None:
     except TapeError as error:
         text = str(error)
     for line in text.splitlines():
-        print(f"    {_printable(line)}")
-
-
-def _printable(text: str) -> str:
-    """Return a text without what would command the terminal: it is a client's, or a model's."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+        print(f"    {printable(line)}")

@@ -10,6 +10,7 @@ from typing import Final
 
 from nereid_client import Server, ServerError
 from nereid_client.tools.analyze.searches import analysis
+from nereid_client.tools.arguments import command_parser
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.command.flags import read_options
 from nereid_client.tools.perf.options import PerfError
@@ -35,13 +36,7 @@ when a signal ended it: what was measured is printed."""
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's own flags."""
-    made = argparse.ArgumentParser(
-        "nereid analyze",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = command_parser("nereid analyze", _ABOUT, _EXAMPLES, allow_abbrev=False)
     made.add_argument("-m", "--model-name", metavar="NAME", required=True)
     made.add_argument("--slo", required=True, metavar="RULES", help="e.g. p99<20ms,errors<0.1%%")
     made.add_argument("--batches", type=_numbers, metavar="N,N", help="of max_batch_size (1,2,4,8,16)")

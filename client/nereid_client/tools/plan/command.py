@@ -16,6 +16,7 @@ from nereid_client import Server, ServerError
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tools.analyze.space import unsuited
+from nereid_client.tools.arguments import command_parser
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.command.flags import read_options
 from nereid_client.tools.perf.machine import busy_because, used_by_others
@@ -44,13 +45,7 @@ _MANY: Final = 100_000
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's own flags."""
-    made = argparse.ArgumentParser(
-        "nereid plan",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = command_parser("nereid plan", _ABOUT, _EXAMPLES, allow_abbrev=False)
     made.add_argument("-m", "--model-name", metavar="NAME", required=True)
     made.add_argument("--slo", required=True, metavar="RULES", help="e.g. p99<20ms")
     made.add_argument("--times", type=_positive, default=1.0, metavar="N", help="of today's requests (1)")

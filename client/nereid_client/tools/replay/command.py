@@ -16,6 +16,7 @@ from nereid_client import ServerError
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import HELP, parse_where
+from nereid_client.tools.arguments import command_parser
 from nereid_client.tools.perf.command.flags import add_server, add_tls, headers_of, tls_of
 from nereid_client.tools.perf.options import Address, PerfError, read_address
 from nereid_client.tools.perf.report.text import console
@@ -47,13 +48,7 @@ when a signal ended it: what was repeated is compared."""
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
-        "nereid replay",
-        description=_ABOUT,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = command_parser("nereid replay", _ABOUT, _EXAMPLES, allow_abbrev=False)
     made.add_argument("tape", help="a directory or file of a server's --tape")
     add_server(made.add_argument_group("server"))
     _add_rows(made)

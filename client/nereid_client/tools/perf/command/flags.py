@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nereid_client import Tls
+from nereid_client.tools.arguments import command_parser
 from nereid_client.tools.perf.generator.arrivals import DISTRIBUTIONS
 from nereid_client.tools.perf.generator.job import Level
 from nereid_client.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
@@ -35,13 +36,7 @@ _IGNORED_VALUES: Final = ("--max-threads", "--service-kind", "--client-backend")
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        "nereid perf",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = command_parser("nereid perf", ABOUT, EXAMPLES, allow_abbrev=False)
     for add in (_add_target, _add_load, _add_data, _add_measurement, _add_output, add_tls):
         add(made)
     hidden = made.add_argument_group()
