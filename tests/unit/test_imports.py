@@ -181,7 +181,7 @@ deployments.rollout: app.core app.core.config app.core.cost app.core.feedback ap
     deployments.model_store deployments.rollout.judging deployments.rollout.storage nereid_client.comparison
 deployments.rollout.judging: app.core app.core.cost app.core.feedback app.core.rollout app.core.system
     nereid_client.comparison
-deployments.rollout.storage: app.core app.core.files deployments
+deployments.rollout.storage: app.core app.core.files app.core.system deployments
 deployments.scaling: app.core app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel
     deployments
 deployments.scheduling: app.core app.core.observability deployments.execution

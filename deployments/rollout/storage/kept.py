@@ -8,6 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from app.core.system.lone_thread import LoneThread
 from deployments.rollout.storage.state_files import StateFiles
 from deployments.stored import KeptValues, Store, StoredValues
 
@@ -61,6 +62,9 @@ class Kept(Generic[_Document]):
         self._repositories = repositories
         self._shared = shared
         self._failing = False
+        self._writer: LoneThread[None] = LoneThread(
+            f"{kind} files"
+        )  # a disk that hangs has one thread of ours
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def write(self, name: str, small: bytes, whole: bytes) -> None:
@@ -72,8 +76,7 @@ class Kept(Generic[_Document]):
 
     async def _write_file(self, files: StateFiles, name: str, whole: bytes) -> None:
         try:
-            async with asyncio.timeout(_WRITE_S):
-                await asyncio.to_thread(files.write, self._kind, name, whole)
+            await self._writer.run(lambda: files.write(self._kind, name, whole), _WRITE_S)
         except Exception as error:
             if not self._failing:  # it would be said of each model
                 text = "the %s of '%s' is not stored beyond a restart: %r"
