@@ -73,9 +73,11 @@ def _values(tensor: TapeTensor) -> _Array:
 
 def _labelled(tensor: TapeTensor, label: Any) -> float:
     labels = label if isinstance(label, list) else [label]
+    if not labels:
+        raise Unusable(LABELS)
     values = _values(tensor)
     found = _classes(values, len(labels))
-    if len(found) != len(labels) or not labels:
+    if len(found) != len(labels):
         raise Unusable(LABELS)
     return sum(map(_same, found, labels)) / len(labels)
 
