@@ -30,7 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 _DEFAULTS: Final = TransportSettings()
-_DRAIN_QUIET: Final = 0.5
+_DRAIN_QUIET: Final = 5.0
+"""Seconds without requests after which a drain is over although a client has not left.
+
+One that is held up, say on a busy machine, has not read its last responses yet. It would lose them, and what
+it has sent meanwhile, if the connection were closed here. One that hangs is given up then."""
 _ACCEPT_RETRY: Final = 0.2
 
 _TOO_MANY_REQUESTS: Final = Failure(

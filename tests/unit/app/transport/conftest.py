@@ -124,13 +124,32 @@ async def infer(channel: Channel, request: InferRequest) -> InferResponse:
     """Submit and wait for the final response."""
     future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
     channel.submit(request, lambda response: future.set_result(response) if response.final else None)
-    return await asyncio.wait_for(future, 10)
+    return await asyncio.wait_for(future, 60)
 
 
 async def failure_of(channel: Channel, request: InferRequest) -> Failure:
     response = await infer(channel, request)
     assert response.failure is not None
     return response.failure
+
+
+class Finals:
+    """Counts the final responses of each of many requests."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self.errors: list[Failure] = []
+
+    def sink(self) -> Callable[[InferResponse], None]:
+        index = len(self.counts)
+        self.counts.append(0)
+
+        def take(response: InferResponse) -> None:
+            self.counts[index] += response.final
+            if response.failure:
+                self.errors.append(response.failure)
+
+        return take
 
 
 class ReplicaProcess:

@@ -9,36 +9,25 @@ from typing import Any
 
 import pytest
 
-from app.core.errors import ErrorCode, Failure, InferError
+from app.core.errors import ErrorCode, InferError
 from app.core.tensors import InferResponse, Tensor
 from app.transport.channel.client import Channel
 from app.transport.protocol import PROTOCOL_VERSION
 from app.transport.settings import TransportSettings
 from app.transport.wire.control_messages import encode_release
 from app.transport.wire.frames import HEADER, Kind, encode_frame
-from tests.unit.app.transport.conftest import KEY, Pair, ReplicaProcess, failure_of, infer, make_request
+from tests.unit.app.transport.conftest import (
+    KEY,
+    Finals,
+    Pair,
+    ReplicaProcess,
+    failure_of,
+    infer,
+    make_request,
+)
 from tests.waiting import let_run, until
 
 Start = Callable[..., Awaitable[Pair]]
-
-
-class Finals:
-    """Counts the final responses of each of many requests."""
-
-    def __init__(self) -> None:
-        self.counts: list[int] = []
-        self.errors: list[Failure] = []
-
-    def sink(self) -> Callable[[InferResponse], None]:
-        index = len(self.counts)
-        self.counts.append(0)
-
-        def take(response: InferResponse) -> None:
-            self.counts[index] += response.final
-            if response.failure:
-                self.errors.append(response.failure)
-
-        return take
 
 
 async def test_two_processes(replica: ReplicaProcess, scheme: str) -> None:
@@ -75,57 +64,6 @@ async def test_killed_replica(replica: ReplicaProcess, scheme: str) -> None:
         channel.submit(make_request(), finals.sink())
     with pytest.raises(InferError):
         await channel.control("ECHO")
-
-
-async def test_draining_replica_process_loses_no_request(replica: ReplicaProcess, scheme: str) -> None:
-    channel = await Channel.connect(replica.addresses[scheme], KEY)
-    finals = Finals()
-    for n in range(200):
-        channel.submit(make_request(600_000 if n % 20 == 0 else 64, model="slow"), finals.sink())
-    assert replica.child.stdin is not None
-    replica.child.stdin.write(b"drain\n")
-    refused = 0
-    while not channel.closed:
-        try:
-            channel.submit(make_request(model="slow"), finals.sink())
-        except InferError as error:
-            assert error.code == ErrorCode.UNAVAILABLE
-            refused += 1
-        await asyncio.sleep(0.001)
-    assert refused > 0
-    assert finals.errors == []
-    assert max(finals.counts) == 1 and finals.counts.count(0) == refused
-    assert await replica.child.wait() == 0
-
-
-async def test_drain_and_close(start: Start, scheme: str) -> None:
-    pair = await start()
-    closed: list[Any] = []
-    channel = await pair.connect(scheme, on_close=lambda _, cause: closed.append(cause))
-    finals = Finals()
-    channel.submit(make_request(model="hold"), finals.sink())
-    draining = asyncio.ensure_future(pair.server.drain(5))
-    await until(lambda: channel.draining)
-    assert not channel.closed
-    with pytest.raises(OSError):
-        await Channel.connect(pair.addresses[scheme], KEY)
-    pair.handler.replies[0](InferResponse("hold"))
-    assert await draining
-    await until(lambda: channel.closed)
-    assert (finals.counts, finals.errors, closed) == ([1], [], [None])
-
-
-async def test_drain_times_out_and_close_fails_the_rest(start: Start) -> None:
-    pair = await start()
-    channel = await pair.connect()
-    finals = Finals()
-    channel.submit(make_request(model="hold", id="1"), finals.sink())
-    await until(lambda: pair.server.outstanding == 1)
-    assert not await pair.server.drain(0.05)
-    await pair.server.close()
-    await until(lambda: channel.closed)
-    assert finals.counts == [1]
-    assert pair.handler.cancelled == ["1"]
 
 
 async def test_lost_client_cancels_its_requests(start: Start, scheme: str) -> None:
