@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout: float = 60.0) -> None:
     """Poll a condition; TimeoutError after `timeout` seconds."""
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.001)
 
 
-def block_until(condition: Callable[[], object], message: str = "", timeout: float = 30.0) -> None:
+def block_until(condition: Callable[[], object], message: str = "", timeout: float = 60.0) -> None:
     """Poll a condition in a thread; AssertionError with `message` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

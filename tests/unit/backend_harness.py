@@ -44,7 +44,7 @@ class Call(Request):
 
     def wait(self) -> list[InferResponse]:
         """All responses, once the final one is there."""
-        assert self.finished.wait(10)
+        assert self.finished.wait(60)
         return self.responses
 
     @property

@@ -74,7 +74,7 @@ class TritonBackend(Backend):
         calls.append(("execute", threading.current_thread().name, ids))
         if "hold" in ids:
             entered.release()
-            assert gate.wait(5)
+            assert gate.wait(60)
         for request in requests:
             if "bad" in request.infer.id or instance.model.parameter("answer") == "error":
                 request.deliver(failed(internal("a bad input")))
@@ -160,16 +160,16 @@ class Bench:
         async def start() -> Callable[[], None]:
             return model.accept(request, answer.set_result)
 
-        cancel = self.plane.call(start(), 5)
-        return answer, lambda: self.plane.call(_run(cancel), 5)
+        cancel = self.plane.call(start(), 60)
+        return answer, lambda: self.plane.call(_run(cancel), 60)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        return self.submit(request)[0].result(5)
+        return self.submit(request)[0].result(60)
 
     def hold(self) -> "Future[InferResponse]":
         """Occupy the instance until the gate opens."""
         answer, _ = self.submit(request("hold"))
-        assert self.backend.entered.acquire(timeout=5)
+        assert self.backend.entered.acquire(timeout=60)
         return answer
 
     def control(self, verb: str, payload: object = None) -> Any:
@@ -186,7 +186,7 @@ class Bench:
         if self.model is not None:
             if "nereid_backend_probe" in sys.modules:
                 self.backend.gate.set()
-            self.model.close(timeout=5)
+            self.model.close(timeout=60)
         self.plane.stop()
         sys.modules.pop("nereid_backend_probe", None)
 

@@ -55,7 +55,7 @@ class Handles:
         self.go_on.set()
 
     def follow(self, deployment: str, application: str) -> FakeHandle:
-        assert self.go_on.wait(5)
+        assert self.go_on.wait(60)
         if self.failures:
             self.failures -= 1
             raise RuntimeError("no controller")
@@ -97,7 +97,7 @@ async def apply(router: Router, new: RoutingTable, application: str = "", *found
     await asyncio.sleep(0)
     if application:
         publish(application, *found)
-    await asyncio.wait_for(applying, 5)
+    await asyncio.wait_for(applying, 60)
 
 
 async def test_request_goes_to_the_version_of_the_table(router: Router, start: Start) -> None:
@@ -170,7 +170,7 @@ async def test_swap_opens_before_and_closes_after(router: Router, start: Start) 
     await until(lambda: old.taken == 2)
 
     publish("m:1@2", new)
-    await asyncio.wait_for(applying, 5)
+    await asyncio.wait_for(applying, 60)
     assert router.table.number == 2
     send(router, request("after"), sink)
     await until(lambda: new.taken == 1)
@@ -318,7 +318,7 @@ async def test_close_waits_for_requests_in_flight(handles: Handles, start: Start
     await let_run()
     assert not closing.done()
     a.answer()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, 60)
     assert sink.by() == ["a"]
 
 

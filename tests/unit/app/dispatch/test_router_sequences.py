@@ -87,7 +87,7 @@ async def test_shared_memory_of_a_sequence_on_another_node(
     applying = asyncio.create_task(router.apply(table(1, keeps)))
     await asyncio.sleep(0)
     replicas.publish("m:1", a.metadata("another"))
-    await asyncio.wait_for(applying, 5)
+    await asyncio.wait_for(applying, 60)
     file = Path(SHM_DIRECTORY, f"nereid-router-{os.getpid()}")
     file.write_bytes(b"12345678")
     try:

@@ -92,4 +92,4 @@ def test_many_requests_through_a_chain(plane: LoopThread) -> None:
         assert served["m2"].statistics.succeeded == 50
     finally:
         for model in served.values():
-            model.close(timeout=5)
+            model.close(timeout=60)

@@ -76,7 +76,7 @@ class Loader:
 
     def close(self) -> None:
         for model in self.models:
-            model.close(timeout=5)
+            model.close(timeout=60)
         self._plane.stop()
 
 
@@ -171,7 +171,7 @@ async def test_cancelled_call_cancels_its_request(plane: LoopThread) -> None:
     await until(lambda: bool(submitted.sinks))
     call.cancel()
     await asyncio.wait([call])
-    assert call.cancelled() and submitted.cancelled.wait(10)
+    assert call.cancelled() and submitted.cancelled.wait(60)
     plane.loop.call_soon_threadsafe(submitted.sinks[0], failed(invalid_arg("cancelled")))  # ignored
 
 

@@ -24,7 +24,7 @@ class FakeStore:
         return self.values.get(key)
 
     def write(self, key: str, value: bytes) -> None:
-        self.gate.wait(10)
+        self.gate.wait(60)
         self.writes += 1
         self.values[key] = value
 
@@ -91,11 +91,11 @@ async def test_between_large_tables_is_a_rest_but_for_an_urgent_one(monkeypatch:
     store = FakeStore()
     last = await kept(store, 1)
     last.keep(encode_table(RoutingTable(2)))
-    await asyncio.wait_for(last.kept(), 1)
+    await asyncio.wait_for(last.kept(), 60)
     await asyncio.sleep(0.05)
     assert store.writes == 1, "nobody waits for it"
     last.keep(encode_table(RoutingTable(3)), urgent=True)
-    await asyncio.wait_for(last.kept(), 1)
+    await asyncio.wait_for(last.kept(), 60)
     found = last.read()
     assert found is not None and found.number == 3 and store.writes == 2
 

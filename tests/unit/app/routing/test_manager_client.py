@@ -90,11 +90,11 @@ async def test_call_that_nobody_works_on_is_answered(caplog: pytest.LogCaptureFi
     text = "models cannot be loaded, unloaded, replaced or listed at present: Ray's GCS does not answer; "
     for change in (client.load("m", None, {}), client.unload("m", False)):
         with pytest.raises(InferError) as refused:
-            await asyncio.wait_for(change, 5)
+            await asyncio.wait_for(change, 60)
         assert refused.value.code is ErrorCode.UNAVAILABLE
         assert refused.value.message == f"{text}nothing was changed, repeat the request later"
     with pytest.raises(InferError, match="does not answer; what was begun goes on when that is back"):
-        await asyncio.wait_for(client.index(), 5)
+        await asyncio.wait_for(client.index(), 60)
 
 
 @pytest.mark.usefixtures("quick_looks")
@@ -113,7 +113,7 @@ async def test_load_takes_as_long_as_it_takes_while_the_manager_can_work() -> No
     await until(lambda: looks > 4 * manager_client._PATIENCE)
     assert not loading.done()
     answer.set_result(None)
-    await asyncio.wait_for(loading, 5)
+    await asyncio.wait_for(loading, 60)
 
 
 @pytest.mark.usefixtures("quick_looks")
@@ -132,7 +132,7 @@ async def test_call_of_a_manager_that_answers_nothing_is_answered(monkeypatch: p
     now += 0.1
     text = "at present: the repository manager does not answer; what was begun goes on when that is back"
     with pytest.raises(InferError, match=text):
-        await asyncio.wait_for(asking, 5)
+        await asyncio.wait_for(asking, 60)
 
 
 async def test_manager_calls_are_limited_also_after_their_clients_left() -> None:

@@ -94,7 +94,7 @@ def test_questions_are_answered_while_every_callback_waits(monkeypatch: pytest.M
     for _ in range(calls._THREADS):
         made.pool.submit(over.wait, 30)
     made.answer(1, "ready", "m", "", "", [])
-    assert answered.wait(10)
+    assert answered.wait(60)
     over.set()
     made.pool.shutdown()
 

@@ -234,17 +234,17 @@ def test_is_ready_may_be_async_or_absent_and_has_a_time_limit(
 
 
 def test_is_ready_waits_for_the_call_in_flight(load: Load) -> None:
-    source = "    def is_ready(self):\n        self.entered.release()\n        return self.gate.wait(10)\n"
+    source = "    def is_ready(self):\n        self.entered.release()\n        return self.gate.wait(60)\n"
     served = load(IDENTITY + source)
     model = served.instance.state.model
     model.gate, model.entered = threading.Event(), threading.Semaphore(0)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(served.backend.instance_ready, served.instance)
-        assert model.entered.acquire(timeout=10)
+        assert model.entered.acquire(timeout=60)
         second = threads.submit(served.backend.instance_ready, served.instance)
         assert not wait([second], 0.1).done
         model.gate.set()
-        assert first.result(10) and second.result(10)
+        assert first.result(60) and second.result(60)
     assert not model.entered.acquire(blocking=False)
 
 

@@ -85,7 +85,7 @@ class Bench:
 
     def _start(self) -> Supervisor:
         self.starts += 1
-        assert self.may_start.wait(10)
+        assert self.may_start.wait(60)
         if self.fails:
             raise internal("no process")
         return cast(Supervisor, self.there)
@@ -151,7 +151,7 @@ def test_one_that_is_closed_while_it_moves(bench: Bench) -> None:
     closing.start()
     assert not bench.here.closed
     bench.may_start.set()
-    closing.join(10)
+    closing.join(60)
     assert bench.here.closed and bench.there.closed
 
 

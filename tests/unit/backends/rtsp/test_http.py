@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "1000000")
         self.end_headers()
         self.wfile.write(self.server.clip[:1000])
-        self.server.released.wait(10)
+        self.server.released.wait(60)
 
     def answer_playlist(self, query: str) -> None:
         self.send_response(200)

@@ -111,7 +111,7 @@ class Caller:
 def caller(bench: Bench, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Caller]:  # noqa: F811
     made = Caller(bench, tmp_path, request.param)
     yield made
-    made.model.close(timeout=5)
+    made.model.close(timeout=60)
 
 
 def response(**fields: Any) -> InferResponse:
@@ -174,7 +174,7 @@ def test_activities_of_a_backend_are_part_of_the_trace(bench: Bench, tmp_path: P
     model = load_model(spec, bench.plane, FakeServeBatch())
     bench.plane.call(model.open())
     answers = [infer_on(bench, model, trace) for trace in ("", UNNAMED_TRACE)]
-    model.close(timeout=5)
+    model.close(timeout=60)
     assert answers[0].timestamps is None
     times = answers[1].timestamps
     assert times is not None

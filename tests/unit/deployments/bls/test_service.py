@@ -101,7 +101,7 @@ def test_responses_of_a_decoupled_model(bench: Bench) -> None:
 
 def test_cancelling_a_decoupled_call(bench: Bench) -> None:
     responses = request("d").exec(decoupled=True)
-    assert bench.taken.wait(5)
+    assert bench.taken.wait(60)
     asked = bench.models.asked[0]
     responses.cancel()
     bench.plane.call(asyncio.sleep(0))

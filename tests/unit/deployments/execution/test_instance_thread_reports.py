@@ -23,9 +23,9 @@ class Computing(FakeBackend):
         self.end: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def instance_execute(self, instance: Instance, requests: Sequence[Request]) -> None:
-        if self.begin.get(timeout=5):
+        if self.begin.get(timeout=60):
             instance.begin_compute()
-        self.end.get(timeout=5)
+        self.end.get(timeout=60)
         self.execute(requests)
 
 

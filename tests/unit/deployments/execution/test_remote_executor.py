@@ -157,7 +157,7 @@ async def test_nothing_is_sent_while_the_thread_executes(start: Start, remote: F
     release = threading.Event()
 
     def wait(requests: Sequence[Request]) -> None:
-        release.wait(5)
+        release.wait(60)
         answer_all(requests)
 
     bench = start(remote)

@@ -202,6 +202,9 @@ class Bench:
             for task in running:
                 task.cancel()
             await asyncio.wait(running)
+        for made in self.managers:
+            if (timer := made._publisher._resting) is not None:
+                timer.cancel()  # it would keep a table in a task of a loop that is closed meanwhile
 
     def ingress(self, of: RepositoryManager) -> FakeIngress:
         made = FakeIngress(of)
@@ -211,7 +214,7 @@ class Bench:
 
 async def started(made: RepositoryManager) -> None:
     assert made._start is not None
-    await asyncio.wait_for(asyncio.shield(made._start), 10)
+    await asyncio.wait_for(asyncio.shield(made._start), 60)
 
 
 async def states(made: RepositoryManager) -> list[tuple[str, str, str]]:
@@ -224,7 +227,7 @@ async def reason(made: RepositoryManager, name: str) -> str:
 
 
 async def load(made: RepositoryManager, name: str, config: str | None = None) -> None:
-    await asyncio.wait_for(made.load(name, config, {}), 10)
+    await asyncio.wait_for(made.load(name, config, {}), 60)
 
 
 async def load_error(made: RepositoryManager, name: str) -> InferError:

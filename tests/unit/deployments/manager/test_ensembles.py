@@ -266,15 +266,15 @@ class TestManager:
         await asyncio.wait([unloading], timeout=0.05)
         assert not unloading.done()
         bench.serve.gates["a"].set()
-        await asyncio.wait_for(loading, 10)
-        await asyncio.wait_for(unloading, 10)
+        await asyncio.wait_for(loading, 60)
+        await asyncio.wait_for(unloading, 60)
         found = await states(manager)
         assert [found[name][0] for name in "abe"] == ["READY", "UNAVAILABLE", "UNAVAILABLE"]
         bench.serve.gates["a"].clear()
         await manager.unload("a")
         loading = asyncio.create_task(manager.load("e", None, {}))
         await until(lambda: len(bench.serve.deployed) == 4)
-        await asyncio.wait_for(manager.unload("b", requester="another"), 10)
+        await asyncio.wait_for(manager.unload("b", requester="another"), 60)
         bench.serve.gates["a"].set()
         await loading
         assert (await states(manager))["e"] == ("UNAVAILABLE", "unloaded")
@@ -293,7 +293,7 @@ class TestManager:
         bench.add("f", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "g")))
         bench.add("g", ensemble(step({"IN": "IN"}, {"OUT": "OUT"}, "f")))
         manager = await bench.start_explicit()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             answers = await asyncio.gather(
                 manager.load("f", None, {}), manager.load("g", None, {}), return_exceptions=True
             )

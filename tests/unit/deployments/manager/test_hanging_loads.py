@@ -37,7 +37,7 @@ async def hanging(bench: Bench, made: RepositoryManager, name: str) -> "asyncio.
 async def test_a_load_that_never_returns_is_unloaded_at_once(bench: Bench) -> None:
     made = await bench.start_explicit(model_load_retry_count=2)
     loading = await hanging(bench, made, "m")
-    await asyncio.wait_for(made.unload("m"), 5)
+    await asyncio.wait_for(made.unload("m"), 60)
     text = "version 1 is at UNAVAILABLE state: Unavailable: unloaded while it was loading"
     assert text in await loading
     await until(lambda: bench.serve.killed == ["m:1"])
@@ -95,7 +95,7 @@ async def test_a_model_that_unloads_itself_while_it_loads_is_not_killed(bench: B
     loading = asyncio.create_task(load(made, "m"))
     await until(lambda: bench.serve.loading)
     with pytest.raises(Exception, match="circular load of models"):
-        await asyncio.wait_for(made.unload("m", False, "m"), 5)
+        await asyncio.wait_for(made.unload("m", False, "m"), 60)
     bench.serve.gates["m"].set()
     await loading
     assert bench.serve.killed == []
@@ -105,7 +105,7 @@ async def test_loads_that_wait_behind_it_are_given_up_too(bench: Bench) -> None:
     made = await bench.start_explicit()
     loading = [await hanging(bench, made, "m"), await hanging(bench, made, "m")]
     await until(lambda: made.lifecycle.locks.users("m") == 2)
-    await asyncio.wait_for(made.unload("m"), 5)
+    await asyncio.wait_for(made.unload("m"), 60)
     assert all("unloaded while it was loading" in text for text in await asyncio.gather(*loading))
 
 

@@ -122,7 +122,7 @@ async def test_model_reloaded_by_a_model_it_loads_fails(
     made = await explicit(bench, "a")
     config = '{"backend": "identity", "max_batch_size": 2}'
     initialize["b"] = lambda: made.load("a", config, {}, "b")
-    await asyncio.wait_for(made.load("b", None, {}, "a:1"), 10)
+    await asyncio.wait_for(made.load("b", None, {}, "a:1"), 60)
     assert {"a:1@2", "b:1"} == set(made.lifecycle.loaded)
 
 
@@ -146,7 +146,7 @@ async def test_model_unloaded_by_a_model_it_loads_fails(
         await made.unload("c", False, "b")
 
     initialize["b"] = unload_both
-    await asyncio.wait_for(made.load("b", None, {}, "a:1"), 10)
+    await asyncio.wait_for(made.load("b", None, {}, "a:1"), 60)
     assert bench.serve.deleted == ["c:1"]
     answered.set()
     await until(lambda: bench.serve.deleted == ["c:1", "a:1"])
@@ -165,13 +165,13 @@ async def test_model_loads_a_model_that_is_being_unloaded(
         await delete(application)
 
     monkeypatch.setattr(applications, "delete", draining)
-    await asyncio.wait_for(made.unload("a"), 10)
+    await asyncio.wait_for(made.unload("a"), 60)
     assert refused[0].message == f"circular load of models: a -> a{WHY}"
 
 
 async def load_error_of(work: Awaitable[None]) -> InferError:
     with pytest.raises(InferError) as caught:
-        await asyncio.wait_for(work, 10)
+        await asyncio.wait_for(work, 60)
     return caught.value
 
 

@@ -13,7 +13,7 @@ OVERRIDE = '{"backend": "identity", "max_batch_size": 2}'
 
 
 async def load_files(made: RepositoryManager, name: str, config: str | None, *files: str) -> None:
-    await asyncio.wait_for(made.load(name, config, dict.fromkeys(files, b"x")), 10)
+    await asyncio.wait_for(made.load(name, config, dict.fromkeys(files, b"x")), 60)
 
 
 async def test_files_of_a_request_are_served_and_reverted(bench: Bench) -> None:

@@ -40,7 +40,7 @@ async def begun(bench: Bench, **settings: Any) -> RepositoryManager:
 
 async def bring(manager: RepositoryManager, *names: str) -> None:
     for name in names:
-        await asyncio.wait_for(manager.demand(name), 10)
+        await asyncio.wait_for(manager.demand(name), 60)
 
 
 async def test_models_are_listed_and_only_those_pinned_are_loaded(bench: Bench) -> None:
@@ -90,7 +90,7 @@ async def test_an_application_is_deleted_when_every_ingress_has_left_it(bench: B
     await until(lambda: ingress.received[-1].versions("a")[1].idle)  # type: ignore[index]
     assert (bench.serve.deleted, "c:1" in bench.serve.deployed) == ([], False)
     ingress.let_apply.set()
-    await asyncio.wait_for(asked, 10)
+    await asyncio.wait_for(asked, 60)
     assert bench.serve.deleted == ["a:1"]
 
 

@@ -63,7 +63,7 @@ class Polled:
 
     async def start(self, **settings: Any) -> RepositoryManager:
         made = await self.bench.start(model_control_mode="poll", **settings)
-        await asyncio.wait_for(self._idle.wait(), 10)
+        await asyncio.wait_for(self._idle.wait(), 60)
         return made
 
     def request(self) -> None:
@@ -73,7 +73,7 @@ class Polled:
         for _ in range(times):
             self._idle.clear()
             self.request()
-            await asyncio.wait_for(self._idle.wait(), 10)
+            await asyncio.wait_for(self._idle.wait(), 60)
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)

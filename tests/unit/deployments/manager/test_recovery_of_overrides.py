@@ -110,6 +110,6 @@ async def test_a_store_that_fails_is_logged(
     with caplog.at_level(logging.WARNING):
         await load(made, "m", '{"backend": "identity", "max_batch_size": 2}')
         assert "the configuration of 'm' is not stored beyond a restart: RuntimeError" in caplog.text
-        again = await asyncio.wait_for(bench.start_explicit("m"), 10)
+        again = await asyncio.wait_for(bench.start_explicit("m"), 60)
     (entry,) = again.table.applications.values()
     assert entry.model_config.max_batch_size == 2, "its replicas know it"

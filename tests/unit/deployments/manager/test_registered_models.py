@@ -13,7 +13,7 @@ from tests.unit.ensembles import ensemble, model, step
 
 
 async def register(made: Any, name: str, directory: Path) -> None:
-    await asyncio.wait_for(made.load(name, None, {}, "", str(directory)), 10)
+    await asyncio.wait_for(made.load(name, None, {}, "", str(directory)), 60)
 
 
 async def test_a_registered_model_is_served_under_its_name(bench: Bench, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class TritonPythonModel:
 """
 
 
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until a condition is true."""
     block_until(condition, "it takes too long", seconds)
 

@@ -25,8 +25,6 @@ from deployments.model_process.start_message import Start
 from deployments.replica.replica import Place
 from tests.unit.deployments.model_process.process_bench import alive, servers, until
 
-pytestmark = pytest.mark.timeout(60)
-
 SPEC = b"null"
 """No specification: the process says so and ends."""
 
@@ -221,7 +219,7 @@ def test_a_process_that_cannot_be_watched_is_killed(monkeypatch: pytest.MonkeyPa
     assert not fork_server._started(child.pid, far)
     assert near.recv(100)[4:] == b"opening a descriptor of the process: Too many open files"
     near.close()
-    assert child.wait(10) == 0 and not psutil.pid_exists(child.pid), "it was waited for"
+    assert child.wait(60) == 0 and not psutil.pid_exists(child.pid), "it was waited for"
 
 
 def test_a_server_that_is_stopped_is_replaced_before_the_time_of_its_imports(

@@ -14,7 +14,7 @@ def copied(written: bytes, name: str = "m") -> Output:
     output = Output(name, os.fdopen(reading, "rb"))
     with os.fdopen(writing, "wb") as pipe:
         pipe.write(written)
-    output.join(10)
+    output.join(60)
     return output
 
 

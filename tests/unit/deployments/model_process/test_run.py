@@ -17,7 +17,7 @@ def test_a_process_is_killed_before_it_has_a_group_of_its_own() -> None:
         pidfd = os.pidfd_open(process.pid)
         run = Run(Started(process.pid, pidfd, lifeline, status, reading), "m")
         run.kill()
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
     os.close(writing)
     os.close(pidfd)
     run.close()

@@ -45,15 +45,15 @@ def test_second_fill_waits_for_the_first(tmp_path: Path) -> None:
 
     def slow(directory: Path) -> None:
         started.set()
-        assert go.wait(10)
+        assert go.wait(60)
         writes(1, calls)(directory)
 
     with ThreadPoolExecutor(2) as threads:
         one = threads.submit(NodeCache(tmp_path, 100).fill, "a", 1, slow)
-        assert started.wait(10)
+        assert started.wait(60)
         two = threads.submit(NodeCache(tmp_path, 100).fill, "a", 1, slow)
         go.set()
-        assert one.result(10).directory == two.result(10).directory
+        assert one.result(60).directory == two.result(60).directory
     assert len(calls) == 1
 
 

@@ -52,7 +52,7 @@ def redis_on(port: int, directory: Path) -> Iterator[None]:
     block_until(lambda: accepts(port))
     yield
     server.kill()
-    server.wait(5)
+    server.wait(60)
 
 
 def executed(bench: Bench) -> int:
@@ -97,10 +97,10 @@ def test_cancelled_and_refused_requests_are_not_cached(bench: Bench) -> None:
     with pytest.raises(InferError, match="Exceeds maximum queue size"):
         bench.submit(ask(b"more"))
     cancel()
-    error = waiting.result(5).failure
+    error = waiting.result(60).failure
     assert error is not None and error.code is ErrorCode.CANCELLED
     bench.backend.gate.set()
-    assert held.result(5).failure is None
+    assert held.result(60).failure is None
     assert bench.infer(ask(b"wait")).failure is None
 
 
@@ -147,7 +147,7 @@ def test_redis_outlives_a_replica(bench: Bench, redis_port: int) -> None:
     while not bench.report().cache_hit.count:  # the entry is written meanwhile
         assert time.monotonic() < deadline
         bench.infer(ask(b"abcd"))
-    first.close(timeout=5)
+    first.close(timeout=60)
     bench.load(CACHED, cache_config=settings)
     response = bench.infer(ask(b"abcd", "again"))
     assert bytes(response.outputs[0].data) == b"abcd" and response.parameters == {"seen": 1}

@@ -29,7 +29,7 @@ def test_model_loads_serves_and_unloads(bench: Bench) -> None:
     assert bytes(response.outputs[0].data) == bytes(range(4)) * 2
     assert response.parameters == {"seen": 1} and response.final and response.failure is None
     assert model.healthy and model.outstanding == 0
-    model.close(timeout=5)
+    model.close(timeout=60)
     bench.model = None
     assert not model.healthy
     assert bench.backend.calls == [
@@ -86,7 +86,7 @@ def _answer_early(self: Any, instance: Any, requests: Any) -> None:
     """Respond from another thread, and execute until the test has got it."""
     answer = InferResponse(outputs=requests[0].infer.inputs)
     threading.Thread(target=requests[0].deliver, args=(answer,)).start()
-    assert EARLY.wait(10)
+    assert EARLY.wait(60)
 
 
 def test_failures_are_counted_by_reason(bench: Bench) -> None:
@@ -103,7 +103,7 @@ def test_failures_are_counted_by_reason(bench: Bench) -> None:
     assert _error(queued).code is ErrorCode.CANCELLED
     late, _ = bench.submit(request("d", deadline=1e-9))
     bench.backend.gate.set()
-    assert held.result(5).failure is None
+    assert held.result(60).failure is None
     assert _error(late).message == "Request timeout expired"
     report = bench.report()
     assert report.failures == {"OTHER": 1, "REJECTED": 2, "CANCELED": 1}
@@ -116,7 +116,7 @@ def test_failures_are_counted_by_reason(bench: Bench) -> None:
 
 
 def _error(answer: "Future[InferResponse]") -> Failure:
-    error = answer.result(5).failure
+    error = answer.result(60).failure
     assert error is not None
     return error
 
@@ -207,8 +207,8 @@ def test_shared_memory_is_read_and_written_by_the_replica(bench: Bench, region: 
 def test_cancelled_request_writes_nothing_to_shared_memory(bench: Bench, region: Path) -> None:
     bench.load(ECHO)
     answer, cancel = bench.submit(sharing(region, "hold"))
-    assert bench.backend.entered.acquire(timeout=5)
+    assert bench.backend.entered.acquire(timeout=60)
     cancel()
     bench.backend.gate.set()
-    answer.result(5)
+    answer.result(60)
     assert region.read_bytes() == b"abcd...."

@@ -22,8 +22,8 @@ def test_dynamic_batching_batches_queued_requests(bench: Bench) -> None:
     held = bench.hold()
     answers = [bench.submit(request(request_id, 3))[0] for request_id in ("a", "bad", "c")]
     bench.backend.gate.set()
-    assert held.result(5).failure is None
-    responses = [answer.result(5) for answer in answers]
+    assert held.result(60).failure is None
+    responses = [answer.result(60) for answer in answers]
     assert [response.failure is None for response in responses] == [True, False, True]
     assert bench.executed() == [["hold"], ["a", "bad"], ["c"]]
     report = bench.report()
@@ -39,7 +39,7 @@ def test_queue_size_of_the_configuration_applies(bench: Bench) -> None:
     with pytest.raises(InferError, match="Exceeds maximum queue size"):
         bench.submit(request("b"))
     bench.backend.gate.set()
-    assert waiting.result(5).failure is None
+    assert waiting.result(60).failure is None
 
 
 def test_queue_is_bounded_by_bytes(bench: Bench) -> None:
@@ -57,7 +57,7 @@ def test_requests_batch_with_equal_shapes_only(bench: Bench) -> None:
     tensors = {i: Tensor("INPUT0", "UINT8", (1, width), bytes(width)) for i, width in widths.items()}
     answers = [bench.submit(InferRequest("m", "", (t,), id=i))[0] for i, t in tensors.items()]
     bench.backend.gate.set()
-    assert all(answer.result(5).failure is None for answer in answers)
+    assert all(answer.result(60).failure is None for answer in answers)
     assert bench.executed() == [["hold"], ["a", "b"], ["c"]]
 
 
@@ -71,7 +71,7 @@ def test_custom_batching_strategy_limits_the_volume(bench: Bench) -> None:
         bench.submit(request(name, rows))[0] for name, rows in (("a", 1), ("b", 1), ("c", 2), ("d", 8))
     ]
     bench.backend.gate.set()
-    assert all(answer.result(5).failure is None for answer in [held, *answers])
+    assert all(answer.result(60).failure is None for answer in [held, *answers])
     assert bench.executed() == [["hold"], ["a", "b"], ["c"], ["d"]]
 
 
@@ -95,7 +95,7 @@ def test_short_requests_that_arrive_together_are_answered_in_one_turn_of_the_loo
         return list(answers)
 
     before = len(bench.executed())
-    assert sorted(bench.plane.call(together(), 5)) == ["a", "bad", "c", "gone"]
+    assert sorted(bench.plane.call(together(), 60)) == ["a", "bad", "c", "gone"]
     assert bench.executed()[before:] == [["a"], ["bad"], ["c"]]
     assert [name for name, found in answers.items() if found.failure is None] == ["a", "c"]
     report = bench.report()
@@ -136,11 +136,11 @@ def test_queue_policy_of_the_configuration_applies(bench: Bench) -> None:
         with pytest.raises(InferError, match="Exceeds maximum queue size"):
             bench.submit(request("refused", priority=priority))
     for name in ("2a", "2b"):  # answered while the instance is still busy
-        late = answers[name].result(5)
+        late = answers[name].result(60)
         assert late.failure is not None and late.failure.message == "Request timeout expired"
         assert late.model_name, "generate_stream tells by it that this is no refusal"
     bench.backend.gate.set()
-    assert held.result(5).failure is None and answers["1"].result(5).failure is None
+    assert held.result(60).failure is None and answers["1"].result(60).failure is None
     assert bench.executed() == [["hold"], ["1"]]
     assert bench.report().failures == {"REJECTED": 4}
 
@@ -150,10 +150,10 @@ def test_ordered_responses_of_several_instances(bench: Bench) -> None:
     held = bench.hold()
     later, _ = bench.submit(request("later"))
     block_until(lambda: ["later"] in bench.executed())
-    bench.plane.call(let_run(), 5)
+    bench.plane.call(let_run(), 60)
     assert not later.done()
     bench.backend.gate.set()
-    assert held.result(5).failure is None and later.result(5).failure is None
+    assert held.result(60).failure is None and later.result(60).failure is None
 
 
 def test_passive_instances_are_loaded_and_not_used(bench: Bench) -> None:
@@ -168,7 +168,7 @@ def test_start_is_delayed_by_tritons_test_hook(bench: Bench, monkeypatch: pytest
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "3")
     bench.load(CONFIG + BATCHING)
     answers = [bench.submit(request(name))[0] for name in "abc"]
-    assert [answer.result(5).failure for answer in answers] == [None] * 3
+    assert [answer.result(60).failure for answer in answers] == [None] * 3
     assert bench.executed() == [["a", "b", "c"]]
 
 

@@ -72,7 +72,7 @@ class RolloutBench:
         made._rollouts._executions = self.executions
         await made.check_health()
         assert made._start is not None
-        await asyncio.wait_for(asyncio.shield(made._start), 10)
+        await asyncio.wait_for(asyncio.shield(made._start), 60)
         await made.check_health()
         return made
 
@@ -125,7 +125,7 @@ async def act(made: RepositoryManager, action: str, **fields: Any) -> RolloutSta
     """Change the rollout of `m` as a client does."""
     change = msgspec.msgpack.encode({"action": action, **fields})
     msgspec.msgpack.decode(change, type=RolloutChange)
-    answer = await asyncio.wait_for(made.change_rollout("m", change, "ann"), 10)
+    answer = await asyncio.wait_for(made.change_rollout("m", change, "ann"), 60)
     return msgspec.msgpack.decode(answer, type=RolloutStatus)
 
 

@@ -121,5 +121,5 @@ async def test_the_table_names_a_reloaded_version_until_its_sequences_have_ended
     gate.set()
     await until(lambda: bench.serve.deleted == ["m:1"])
     assert list(made.table.routed) == ["m:1@2"], "ingresses know before its replicas drain"
-    await asyncio.wait_for(made.unload("m"), 10)
+    await asyncio.wait_for(made.unload("m"), 60)
     assert not made.table.routed, "an unloaded model has no version to go on beside"

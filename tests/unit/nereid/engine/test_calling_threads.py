@@ -82,7 +82,7 @@ def answering_thread(engine: Engine, model: str, waits: bool) -> int:
     """Return the thread that has delivered the answer to a call of this one."""
     answered: SimpleQueue[int] = SimpleQueue()
     engine.send(engine.request(model, {"IN": ROW}), lambda _: answered.put(threading.get_ident()), waits)
-    return answered.get(timeout=10)
+    return answered.get(timeout=60)
 
 
 def test_a_short_call_is_answered_by_the_thread_that_waits_for_it(engine: Engine) -> None:
@@ -138,7 +138,7 @@ class Stress:
                 lambda: engine.infer("batched", {"IN": ROW[None]}, timeout_us=1)["OUT"][0].tolist(),
                 2,
             ),
-            "submit": (lambda: engine.submit("double", {"IN": ROW}).result(10)["OUT"].tolist(), 2),
+            "submit": (lambda: engine.submit("double", {"IN": ROW}).result(60)["OUT"].tolist(), 2),
             "cancel": (self._cancelled, 2),
             "iterator": (self._iterated, 2),
         }
@@ -148,7 +148,7 @@ class Stress:
 
     def _cancelled(self) -> object:
         future = self._engine.submit("left", {"IN": ROW})
-        return [2, 4] if future.cancel() else future.result(10)["OUT"].tolist()
+        return [2, 4] if future.cancel() else future.result(60)["OUT"].tolist()
 
     def _iterated(self) -> object:
         model = tritonserver.Model(self._engine, "double")

@@ -94,7 +94,7 @@ def test_arrays_are_answered_and_counted(tmp_path: Path, start: Start) -> None:
     engine = start("*")
     assert engine.infer("double", {"IN": ROW})["OUT"].tolist() == [2, 4]
     assert engine.infer("double", {"IN": [3, 4]})["OUT"].tolist() == [6, 8]  # a list gets the declared type
-    assert engine.submit("double", {"IN": ROW}).result(10)["OUT"].tolist() == [2, 4]
+    assert engine.submit("double", {"IN": ROW}).result(60)["OUT"].tolist() == [2, 4]
     (found,) = engine.statistics("double").model_stats
     assert (found.inference_count, found.inference_stats.success.count) == (3, 3)
 
@@ -138,7 +138,7 @@ def test_a_reload_serves_the_new_code_and_answers_requests_of_the_old(tmp_path: 
     assert engine.infer("m", {"IN": ROW})["OUT"].tolist() == [6, 7]
     assert not waiting.done()
     (tmp_path / "go").touch()
-    assert waiting.result(10)["OUT"].tolist() == [2, 3]
+    assert waiting.result(60)["OUT"].tolist() == [2, 3]
 
 
 def test_versions_ensembles_and_calls_between_models(tmp_path: Path, start: Start) -> None:
@@ -283,7 +283,7 @@ def test_one_model_calls_others_while_another_loads(tmp_path: Path, start: Start
         assert engine.infer("caller", {"IN": ROW})["OUT"].tolist() == [2, 4]
     finally:
         gate.touch()
-        loading.join(10)
+        loading.join(60)
 
 
 WITHOUT_RAY = """

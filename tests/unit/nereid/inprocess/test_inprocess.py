@@ -77,7 +77,7 @@ def test_responses_come_by_iterators_and_queues(tmp_path: Path, start: Start) ->
     responses = list(model.infer(request))
     found = [np.from_dlpack(r.outputs["OUT"]).tolist() for r in responses if r.outputs]
     assert found == [[1], [2]] and [r.final for r in responses] == [False, False, True]
-    assert [copies.get(timeout=5).final for _ in range(3)] == [False, False, True]
+    assert [copies.get(timeout=60).final for _ in range(3)] == [False, False, True]
 
     async def collect() -> list[Any]:
         responses = model.async_infer(inputs={"IN": ROW})

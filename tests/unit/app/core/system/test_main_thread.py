@@ -24,7 +24,7 @@ def run_beside(main: MainThread, work: Callable[[], object]) -> None:
     thread = threading.Thread(target=other, daemon=True)
     thread.start()
     main.run()
-    thread.join(10)
+    thread.join(60)
     if raised:
         raise raised[0]
 
@@ -63,7 +63,7 @@ def test_calls_are_made_one_after_the_other() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
 
     run_beside(main, work)
     assert len(seen) == 20
@@ -73,7 +73,7 @@ def test_one_claim_at_a_time() -> None:
     main, go, seen = MainThread(), threading.Event(), list[bool]()
 
     def long() -> None:
-        go.wait(10)
+        go.wait(60)
         seen.append(is_main())
 
     def work() -> None:
@@ -87,12 +87,12 @@ def test_one_claim_at_a_time() -> None:
         assert claim.is_alive() and main.claim(long) is None
         assert not main.call(is_main), "called here: the main thread may be taken for as long as a model is"
         go.set()
-        claim.join(10)
+        claim.join(60)
         assert not claim.is_alive() and seen == [True]
         again = main.claim(long)
         assert again is not None
         again.start()
-        again.join(10)
+        again.join(60)
 
     run_beside(main, work)
     assert seen == [True, True]
@@ -114,7 +114,7 @@ def test_nothing_waits_for_a_main_thread_that_has_stopped() -> None:
     main.run()
     run_here = threading.Thread(target=main.call, args=(lambda: seen.append(1),), daemon=True)
     run_here.start()
-    run_here.join(10)
+    run_here.join(60)
     assert seen == [1] and main.claim(is_main) is None
 
 
@@ -140,7 +140,7 @@ def test_threads_where_it_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [isinstance(each, threading.Thread) for each in threads] == [False, True]
         for thread in threads:
             thread.start()
-            thread.join(10)
+            thread.join(60)
 
     run_beside(main, work)
     assert seen == [True, False]

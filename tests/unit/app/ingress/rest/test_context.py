@@ -1,6 +1,5 @@
 """Work that is done off the event loop for requests of one front."""
 
-import asyncio
 import os
 import sys
 import threading
@@ -10,12 +9,14 @@ from typing import Any
 import pytest
 
 from app.ingress.rest.context import RouteContext
+from tests.waiting import let_run, until
 
 
 class Exchange(SimpleNamespace):
     """A request whose client is there, and what it fails with."""
 
     closed = False
+    error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
         self.error = error
@@ -23,12 +24,6 @@ class Exchange(SimpleNamespace):
 
 def run(context: RouteContext, exchange: Any, work: Any, then: Any) -> None:
     RouteContext.run_in_thread(context, exchange, work, then)
-
-
-async def wait_for(done: list[Any], count: int) -> None:
-    async with asyncio.timeout(30):
-        while len(done) < count:
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere niceness is of the whole process")
@@ -43,22 +38,22 @@ async def test_long_work_gives_way_to_the_loop() -> None:
     context: Any = None
     for _ in range(3):
         run(context, Exchange(), work, seen.append)
-    await wait_for(seen, 3)
+    await until(lambda: len(seen) == 3)
     assert all(name.startswith("long-work") for name, _ in seen)
     assert {niceness for _, niceness in seen} == {min(19, own + 10)}
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
 async def test_work_that_fails_fails_its_request_alone() -> None:
-    exchange, gone, seen = Exchange(), Exchange(closed=True), list[Any]()
+    exchange, gone, seen, left = Exchange(), Exchange(closed=True), list[Any](), list[int]()
 
     def fail() -> None:
         raise ValueError("no")
 
     context: Any = None
     run(context, exchange, fail, seen.append)
-    run(context, gone, lambda: 1, seen.append)
+    run(context, gone, lambda: left.append(1), seen.append)
     run(context, Exchange(), lambda: 2, seen.append)
-    await wait_for(seen, 1)
-    await asyncio.sleep(0.05)
+    await until(lambda: seen and exchange.error and left)
+    await let_run()  # what the loop was told of work that has ended
     assert seen == [2] and str(exchange.error) == "no"

@@ -176,7 +176,7 @@ def test_a_stream_ends_before_the_server_does(run: Run) -> None:
             model.answer(numbered(2), LAST)
             assert numbers(await events(peer)) == [1, 2]
             assert await peer.at_end()
-            await asyncio.wait_for(stopping, 10)
+            await asyncio.wait_for(stopping, 60)
 
     run(scenario())
 

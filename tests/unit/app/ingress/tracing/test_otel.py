@@ -13,9 +13,11 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app.core.errors import ErrorCode, Failure, FailureReason
+from app.core.observability import trace_settings
 from app.core.observability.live_settings import LiveSettings
 from app.core.observability.trace_settings import TraceSettings, parse_trace_config
 from app.core.tensors import InferRequest, InferResponse, Tensor, Timestamps, TracedCall, failed
+from app.ingress.tracing import otel
 from app.ingress.tracing.observer import Observer, RequestOrigin
 from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
@@ -87,10 +89,13 @@ def test_queue_may_be_smaller_than_a_batch(collector: Collector) -> None:
     assert len(collector.spans()) == 3
 
 
-def test_export_without_a_delay(collector: Collector) -> None:
+def test_export_without_a_delay(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    hour_ms = 3_600_000
+    monkeypatch.setitem(trace_settings._OPTIONS, "bsp_schedule_delay", str(hour_ms))
+    monkeypatch.setattr(otel, "_IDLE_MS", hour_ms)
     watch = observer(collector, "rate=1", "opentelemetry,bsp_schedule_delay=0")
     infer(watch)
-    wait_until(lambda: len(collector.spans()) == 3, 3, "it is exported")  # the default delay is 5 s
+    wait_until(lambda: len(collector.spans()) == 3, 60, "it is exported")
     watch.close()
 
 

@@ -112,7 +112,7 @@ def test_sleep_of_the_controller_ends_when_it_is_asked_for_something() -> None:
         sleeping = asyncio.ensure_future(pace.sleep(60.0))
         await asyncio.sleep(0)
         found = [store("applications")]
-        await asyncio.wait_for(sleeping, 5.0)
+        await asyncio.wait_for(sleeping, 60)
         store("what a look stores")
         ends(applications(True))
         waiting = asyncio.ensure_future(pace.sleep(60.0))

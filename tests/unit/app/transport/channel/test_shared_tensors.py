@@ -5,6 +5,7 @@ import gc
 import pkgutil
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from app.transport.memory.shared_pool import allocate
 from app.transport.wire.frames import Kind, encode_frame
 from tests.channel_ends import called, served
 from tests.unit.app.transport.conftest import Pair, infer
-from tests.waiting import until
+from tests.waiting import let_run, until
 
 Start = Callable[..., Awaitable[Pair]]
 NBYTES = 300_000
@@ -133,13 +134,13 @@ def test_places_of_nothing_end_the_connection_alike(place: object) -> None:
 async def test_releases_go_with_other_frames_while_there_are_some(
     start: Start, data_plane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.transport.channel.connection._LENT_RELEASE_S", 0.05)
+    expire = release_timers(monkeypatch)
     pair = await start()
     channel = await pair.connect()
     tensor = large(pool=True)
     await exchange(channel, pair, tensor)  # each side learns what the other lends from
     await exchange(channel, pair, tensor)
-    await asyncio.sleep(0.2)
+    await let_run()
     alone: list[int] = []
     release = channel._release
 
@@ -150,7 +151,33 @@ async def test_releases_go_with_other_frames_while_there_are_some(
     monkeypatch.setattr(channel, "_release", released_alone)
     for _ in range(100):
         await exchange(channel, pair, tensor)
-        await asyncio.sleep(0.002)
-    assert len(alone) <= 1
+        await expire()
+    assert not alone
+    for _ in range(2):
+        await expire()
     await nothing_in_use(channel, pair)
     assert alone
+
+
+def release_timers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
+    """Return what has all timers of releases expire: by themselves they do not, however busy the machine."""
+    pending: list[Callable[[], object]] = []
+    loop, seconds = asyncio.get_running_loop(), 1e6
+    call_later = loop.call_later
+    monkeypatch.setattr("app.transport.channel.connection._LENT_RELEASE_S", seconds)
+
+    def note(delay: float, callback: Callable[..., object], *arguments: Any, **context: Any) -> Any:
+        if delay != seconds:
+            return call_later(delay, callback, *arguments, **context)
+        pending.append(partial(callback, *arguments))
+        return None
+
+    async def expire() -> None:
+        expired = pending[:]
+        pending.clear()
+        for each in expired:
+            each()
+        await let_run()  # what was dropped has a timer by then
+
+    monkeypatch.setattr(loop, "call_later", note)
+    return expire

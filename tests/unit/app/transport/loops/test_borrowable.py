@@ -62,7 +62,7 @@ def test_a_loop_that_runs_callbacks_is_not_lent(loop: BorrowableLoop) -> None:
     begun, end, done = threading.Event(), threading.Event(), threading.Event()
     loop.call_soon_threadsafe(begun.set)
     loop.call_soon_threadsafe(end.wait)
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert not loop.borrow(done.set)
     end.set()
     run_here(loop, lambda: loop.borrow(done.set))  # nor by who has it
@@ -95,7 +95,7 @@ def test_a_timer_of_borrowed_work_wakes_the_thread_of_the_loop(loop: BorrowableL
     fired = threading.Event()
     for _ in range(2):  # the second is earlier than what the thread waits for by then
         run_here(loop, lambda: loop.call_later(0.001, fired.set))
-        assert fired.wait(10)
+        assert fired.wait(60)
         fired.clear()
 
 
@@ -111,7 +111,7 @@ def test_a_borrower_leaves_a_long_chain_of_callbacks(loop: BorrowableLoop) -> No
             ended.set()
 
     run_here(loop, work)
-    assert ended.wait(10)
+    assert ended.wait(60)
     assert 100 < ran.count(HERE()) < 500 and len(ran) == 1000
 
 
@@ -163,7 +163,7 @@ def test_work_that_ends_the_program_leaves_the_loop_in_order(loop: BorrowableLoo
 
     with pytest.raises(SystemExit):
         run_here(loop, work)
-    assert ran.wait(10)
+    assert ran.wait(60)
     run_here(loop, ran.clear)
     assert not ran.is_set()
 
@@ -188,7 +188,7 @@ def test_one_thread_at_a_time_runs_callbacks_and_none_is_lost(loop: BorrowableLo
             elif number % 3:
                 loop.call_soon_threadsafe(work)
             else:
-                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
                 loop.call_soon_threadsafe(work)
 
     threads = [threading.Thread(target=call) for _ in range(4)]

@@ -39,7 +39,7 @@ class TritonBackend(ArrayBackend):
         batches.append((instance.name, {name: array.ravel().tolist() for name, array in inputs.items()}))
         if not gate.is_set():
             entered.release()
-            assert gate.wait(5)
+            assert gate.wait(60)
         value = inputs["INPUT"]
         if (value < 0).any():
             raise internal("a bad input")
@@ -142,8 +142,8 @@ class SequenceBench:
         async def begin() -> Callable[[], None]:
             return model.submit(request, sink)
 
-        cancel = self.plane.call(begin(), 5)
-        return answer, lambda: self.plane.call(_run(cancel), 5)
+        cancel = self.plane.call(begin(), 60)
+        return answer, lambda: self.plane.call(_run(cancel), 60)
 
     def infer(
         self, sequence_id: int | str, value: int, start: bool = False, end: bool = False, **f: Any
@@ -156,7 +156,7 @@ class SequenceBench:
     ) -> list[int]:
         """The OUTPUTs of every response to one request."""
         kept: list[InferResponse] = []
-        final = self.submit(sequence_id, value, start, end, keep=kept)[0].result(5)
+        final = self.submit(sequence_id, value, start, end, keep=kept)[0].result(60)
         if final.failure is not None:
             raise final.failure.error()
         return [int(tensor.array().ravel()[0]) for response in kept for tensor in response.outputs]
@@ -166,7 +166,7 @@ class SequenceBench:
         self.backend.gate.clear()
 
     def entered(self) -> None:
-        assert self.backend.entered.acquire(timeout=5)
+        assert self.backend.entered.acquire(timeout=60)
 
     def free(self) -> None:
         self.backend.gate.set()
@@ -175,13 +175,13 @@ class SequenceBench:
         if self.model is not None:
             if hasattr(sys.modules.get(f"nereid_backend_{self.name}"), "gate"):
                 self.free()
-            self.model.close(timeout=5)
+            self.model.close(timeout=60)
         self.plane.stop()
         sys.modules.pop(f"nereid_backend_{self.name}", None)
 
 
 def output(answer: "Future[InferResponse]", name: str = "OUTPUT") -> int:
-    response = answer.result(5)
+    response = answer.result(60)
     response.raise_error()
     return next(int(tensor.array().ravel()[0]) for tensor in response.outputs if tensor.name == name)
 

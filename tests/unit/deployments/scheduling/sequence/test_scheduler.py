@@ -38,7 +38,7 @@ def test_state_is_kept_per_sequence(bench: SequenceBench, strategy: str, max_bat
 
 def test_state_is_no_output_unless_configured(bench: SequenceBench) -> None:
     bench.load(config(LONG + "direct {}" + STATE))
-    answer = bench.submit(1, 1, start=True)[0].result(5)
+    answer = bench.submit(1, 1, start=True)[0].result(60)
     assert [tensor.name for tensor in answer.outputs] == ["OUTPUT"]
 
 
@@ -179,7 +179,7 @@ def test_backlog_is_first_come_first_served(bench: SequenceBench) -> None:
     bench.infer(1, 1, start=True)
     waiting = [bench.submit(number, number, start=True, end=True)[0] for number in (2, 3)]
     more = bench.submit(3, 9, start=True, end=True)[0]
-    bench.plane.call(let_run(), 5)
+    bench.plane.call(let_run(), 60)
     assert not any(answer.done() for answer in (*waiting, more))
     assert bench.infer(1, 1, end=True) == 2
     assert [output(answer) for answer in (*waiting, more)] == [2, 3, 9]
@@ -225,7 +225,7 @@ def test_reused_id_waits_for_the_end_of_its_sequence(bench: SequenceBench) -> No
     third = bench.submit(1, 4, start=True, end=True)[0]
     cancel()
     fourth = bench.submit(1, 8, start=True)[0]
-    assert second.result(5).failure is not None
+    assert second.result(60).failure is not None
     assert len(bench.backend.batches) == 1, "slots are free, but the first sequence of that id is not over"
     bench.free()
     assert [output(answer) for answer in (first, third, fourth)] == [1, 4, 8]
@@ -268,7 +268,7 @@ def test_delay_hook_of_the_oldest_strategy(bench: SequenceBench, monkeypatch: py
 def test_sequence_that_has_started_at_another_replica_ends(bench: SequenceBench) -> None:
     model = bench.load(config(ONE_SLOT))
     bench.infer(7, 1, start=True)
-    bench.plane.call(_end(model, 7, 9), 5)
+    bench.plane.call(_end(model, 7, 9), 60)
     assert model.scheduler.sequences == 0
     assert "must specify the START flag" in refusal(bench, 7, 1).message
     assert bench.infer(8, 2, start=True) == 2, "it has left its slot"
@@ -280,7 +280,7 @@ def test_requests_that_an_ended_sequence_has_are_executed(bench: SequenceBench) 
     bench.hold()
     answers = [bench.submit(7, 10)[0] for _ in range(2)]
     bench.entered()
-    bench.plane.call(_end(model, 7), 5)
+    bench.plane.call(_end(model, 7), 60)
     bench.free()
     assert [output(answer) for answer in answers] == [11, 21]
     assert "must specify the START flag" in refusal(bench, 7, 1).message
@@ -297,7 +297,7 @@ def test_backlog_expires(bench: SequenceBench) -> None:
     first = bench.submit(2, 1, start=True)[0]
     second = bench.submit(2, 1, timeout_us=1000)[0]
     for answer in (first, second):
-        error = answer.result(5).failure
+        error = answer.result(60).failure
         assert error is not None and error.code is ErrorCode.UNAVAILABLE
         assert error.message == "timeout of the corresponding sequence has been expired"
     assert "must specify the START flag" in refusal(bench, 2, 1).message
@@ -352,7 +352,7 @@ def test_cancelled_request_ends_its_sequence(bench: SequenceBench) -> None:
     bench.free()
     assert output(running) == 2
     for answer in (queued, after):
-        error = answer.result(5).failure
+        error = answer.result(60).failure
         assert error is not None and error.code is ErrorCode.CANCELLED
     assert "must specify the START flag" in refusal(bench, 1, 1).message
     assert bench.infer(1, 1, start=True) == 1

@@ -276,7 +276,7 @@ class TritonPythonModel:
         for request in requests:
             work = (request.get_response_sender(), request.correlation_id())
             if request.correlation_id() == "late":
-                threading.Thread(target=lambda: later.wait(10) and self.send(*work)).start()
+                threading.Thread(target=lambda: later.wait(60) and self.send(*work)).start()
             else:
                 self.send(*work)
 
@@ -293,13 +293,13 @@ def test_responses_of_the_oldest_strategy_keep_their_order(load: Load, ordered: 
     late = bench.submit("late", 1, start=True, end=True)[0]
     other = bench.submit("other", 1, start=True, end=True)[0]
     if not ordered:
-        other.result(10)
+        other.result(60)
         assert not late.done()
     else:
         wait([other], timeout=0.05)
         assert not other.done()
     sys.modules["1.model"].later.set()
-    assert late.result(10).failure is None and other.result(10).failure is None
+    assert late.result(60).failure is None and other.result(60).failure is None
 
 
 @pytest.mark.parametrize("end", [False, True])
@@ -309,7 +309,7 @@ def test_cancellation_after_execution_does_not_end_the_sequence(load: Load, end:
     bench.infer("other", 1, start=True, end=True)
     cancel()
     sys.modules["1.model"].later.set()
-    assert late.result(10).failure is None
+    assert late.result(60).failure is None
     bench.infer("late", 1, start=end)
 
 
@@ -365,11 +365,11 @@ class TritonBackend(Backend):
 
 
 def answer(request, inputs):
-    assert proceed.acquire(timeout=5)
+    assert proceed.acquire(timeout=60)
     total = np.array([[inputs["INPUT"] + inputs["HISTORY_IN"]]], np.int64)
     outputs = (Tensor.from_array("OUTPUT", total), Tensor.from_array("HISTORY_OUT", total))
     request.deliver(InferResponse(outputs=outputs, final=False))
-    assert proceed.acquire(timeout=5)
+    assert proceed.acquire(timeout=60)
     request.deliver(InferResponse())
 """
 
@@ -386,5 +386,5 @@ def test_next_request_waits_for_a_late_state(load: Load, strategy: str) -> None:
     assert sorted(bench.backend.executed) == [(1, 1), (2, 5)], "a sequence waits for its own"
     bench.backend.proceed.release(6)
     for answer in (first, second, other):
-        assert answer.result(5).failure is None
+        assert answer.result(60).failure is None
     assert int(kept[0].outputs[0].array()[0, 0]) == 3

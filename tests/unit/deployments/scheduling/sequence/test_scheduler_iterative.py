@@ -71,7 +71,7 @@ def test_cancellation_between_two_executions_ends_the_request(bench: SequenceBen
     load(bench, ITERATIVE)
     answer, cancel = bench.submit(0, 10**9)
     cancel()
-    error = answer.result(5).failure
+    error = answer.result(60).failure
     assert error is not None and error.code is ErrorCode.CANCELLED
     assert bench.infer(0, 1) == 0, "its slot is free"
 

@@ -37,7 +37,7 @@ gate.set()
 
 class TritonBackend(Backend):
     def instance_execute(self, instance, requests):
-        assert gate.wait(5)
+        assert gate.wait(60)
         for request in requests:
             try:
                 request.deliver(self.answer(instance.name, request.infer))
@@ -181,7 +181,7 @@ class Clients:
         for life in self._lives:
             past, over = "", False
             for number, answer in life:
-                response = answer.result(10)
+                response = answer.result(60)
                 if response.failure is None:
                     past += f"{number} "
                     assert response.outputs[0].array().ravel()[0].decode() == past

@@ -42,7 +42,7 @@ class Counting:
         self.freed += 1
 
     def forward(self, work: Sequence[tuple[list[int], Sequence[int]]]) -> "torch.Tensor":
-        self.open.wait(10)
+        self.open.wait(60)
         self.steps.append([len(tokens) for _, tokens in work])
         if any(-13 in tokens or (row[:1] == [8] and len(row) == 5) for row, tokens in work):
             raise RuntimeError("out of memory")
