@@ -13,7 +13,7 @@ from nereid_client import Result, Server, connect
 from nereid_client.datatypes import encode, to_array
 from nereid_client.tape.records import MAGIC
 from nereid_client.tape.rows import Row, TapeResponse, TapeTensor
-from nereid_client.tape.segments import encode_row
+from nereid_client.tape.segments import OPEN, encode_row
 from nereid_client.tools.replay.command import main
 from tests.contract.conftest import Addresses
 
@@ -87,7 +87,7 @@ def replayed(
     capsys: pytest.CaptureFixture[str], path: Path, rows: list[Row], *words: str, status: int
 ) -> Any:
     (path / "node").mkdir(exist_ok=True)
-    with open(path / "node" / "contract-000001.tape", "wb") as file:
+    with open(path / "node" / f"contract-000001{OPEN}", "wb") as file:  # it has no summary
         file.write(MAGIC)
         for each in rows:
             file.writelines(encode_row(each))
