@@ -36,6 +36,7 @@ from app.access.tokens import encode, make_token, new_secret
 from app.core.cost.ledger import read_hours
 from benchmarks.load import Generator
 from benchmarks.processes import role_of, tree
+from benchmarks.request_path import spent
 from nereid_client.tools.perf.generator.http1 import http_request
 from nereid_client.tools.perf.generator.job import Endpoint, Job
 from tests.server import Server
@@ -344,17 +345,11 @@ class Turn:
 
     def take(self, generator: Generator) -> None:
         """Take a turn."""
-        began = thread_seconds(self._ingress)
+        began = spent(self._ingress).us
         result = generator.run(self.job, TURN_S)
         assert result.requests and not result.failures
         self.rates.append(result.infer_per_s)
-        self.ingress_us.append((thread_seconds(self._ingress) - began) * 1e6 / result.requests)
-
-
-def thread_seconds(pid: int) -> float:
-    """Return the processor time of the threads of a process, which its `schedstat` has in nanoseconds."""
-    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(each.read_text().split()[0]) for each in files) / 1e9
+        self.ingress_us.append((spent(self._ingress).us - began) / result.requests)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:

@@ -62,9 +62,8 @@ class Kept(Generic[_Document]):
         self._repositories = repositories
         self._shared = shared
         self._failing = False
-        self._writer: LoneThread[None] = LoneThread(
-            f"{kind} files"
-        )  # a disk that hangs has one thread of ours
+        # A disk that hangs has one thread of ours.
+        self._writer: LoneThread[None] = LoneThread(f"{kind} files")
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def write(self, name: str, small: bytes, whole: bytes) -> None:
