@@ -5,6 +5,7 @@ transaction, so that the sums are exact whoever takes it, and whenever a process
 `inbox` until its row is found; then it counts by the row's version. Of several for a row the last one counts.
 """
 
+import logging
 import sqlite3
 import time
 import uuid
@@ -22,6 +23,8 @@ from app.feedback.row_index import RowIndex, Wanted
 from app.feedback.scoring import Unusable, score_of
 from nereid_client.tape.rows import Row
 
+logger = logging.getLogger(__name__)
+
 FILE: Final = "feedback.sqlite"
 SLOT_S: Final = 60
 """Seconds of rows that are compared with one another, see `deployments/rollout/judging/scores.py`."""
@@ -35,6 +38,7 @@ _LATE_S: Final = 5.0
 """After which another ingress looks for the row: that which got the record may have ended."""
 _UNKNOWN: Final = "unknown"
 _UNUSABLE: Final = "unusable:"
+_FAULT: Final = "the server failed to score it"
 _SLOTS_S: Final = 14 * 86400
 _BUSY_S: Final = 10.0
 _MAX_LABEL: Final = 200
@@ -166,6 +170,9 @@ class Book:
             return score_of(row, entry.record)
         except Unusable as error:
             return f"{_UNUSABLE}{error}"
+        except Exception:  # one record must not hold up the others, again and again
+            logger.exception("scoring feedback on row '%s' of the model '%s'", row.key, entry.model)
+            return f"{_UNUSABLE}{_FAULT}"
 
     def _wait_on(self, entry: _Entry, now: float) -> None:
         due = now + _PAUSES_S[min(entry.tries, len(_PAUSES_S) - 1)]

@@ -120,6 +120,17 @@ def test_what_cannot_be_scored_is_counted_by_its_reason(tmp_path: Path, clock: C
     assert book.models() == ["other", "simple"]
 
 
+def test_a_record_that_fails_the_scoring_holds_up_no_other(tmp_path: Path, clock: Clock) -> None:
+    write(tmp_path / "ab-1.open", [answered(1), answered(2)])
+    book, index = Book(tmp_path, WAIT_S, clock), RowIndex(tmp_path)
+    book.append(
+        "simple", "", [Feedback(id="r1", outputs={}), Feedback(id="r2", label=1)]
+    )  # no front takes {}
+    settle(book, index, clock)
+    unusable = {"the server failed to score it": 1}
+    assert book.figures("simple") == FeedbackFigures({"1": Scores().with_score(1.0)}, unusable=unusable)
+
+
 def test_rows_stand_for_the_requests_that_are_not_on_the_tape(tmp_path: Path, clock: Clock) -> None:
     rows = [answered(number, probability=0.1) for number in (1, 2, 3)]
     write(tmp_path / "ab-1.open", [*rows, *(answered(number, reason="slow") for number in range(4, 14))])
