@@ -16,6 +16,7 @@ from nereid.commands.columns import columns
 from nereid.commands.servers import Api, Unanswered, add_token, api_of, find_server, server_parser
 from nereid.commands.traffic import Counted, Traffic, Version, between, read
 from nereid.console.server_record import ServerRecord
+from nereid_client.tools.digits import all_digits, four_digits
 
 _ABOUT: Final = """Print addresses, models and processes of a running server of this user; of each model the
 requests of the last second, those that wait, and the 99th percentile of their durations, as the buckets of
@@ -145,9 +146,9 @@ def _model_row(model: Mapping[str, Any]) -> tuple[str, ...]:
     row = model["name"], model["version"] or "-", model["state"] or "not loaded"
     if "pending" not in model:
         return (*row, "", "", "", reason)
-    failures = f" ({model['failures_per_second']:g} failed)" if model["failures_per_second"] else ""
-    p99 = "" if model["p99_ms"] is None else f"{model['p99_ms']:.3g}"
-    return (*row, f"{model['requests_per_second']:g}{failures}", str(model["pending"]), p99, reason)
+    failures = f" ({all_digits(model['failures_per_second'])} failed)" if model["failures_per_second"] else ""
+    p99 = "" if model["p99_ms"] is None else four_digits(model["p99_ms"])
+    return (*row, f"{all_digits(model['requests_per_second'])}{failures}", str(model["pending"]), p99, reason)
 
 
 def _listed(addresses: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -28,6 +28,7 @@ from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import parse_where
 from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.digits import four_digits
 from nereid_client.tools.perf.options import PerfError
 from nereid_client.tools.perf.report.text import console
 from nereid_client.tools.perf.signals import Signals, Stopped
@@ -287,7 +288,7 @@ def _served_rows(served: dict[loads.Form, list[float]]) -> list[list[str]]:
     for form in sorted(served, key=lambda each: -median(served[each])):
         ratios = loads.ratios(served, form)
         between = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
-        rows.append([str(form), f"{median(served[form]):.4g}", between])
+        rows.append([str(form), four_digits(median(served[form])), between])
     return rows
 
 

@@ -245,10 +245,11 @@ nereid_client.text:
 nereid_client.tools: nereid_client
 nereid_client.tools.analyze: nereid_client nereid_client.tools nereid_client.tools.perf
     nereid_client.tools.perf.command nereid_client.tools.perf.generator nereid_client.tools.perf.report
-nereid_client.tools.perf: nereid_client nereid_client.tape nereid_client.tools.perf.generator
+nereid_client.tools.perf: nereid_client nereid_client.tape nereid_client.tools
+    nereid_client.tools.perf.generator
 nereid_client.tools.perf.command: nereid_client nereid_client.tools nereid_client.tools.perf
     nereid_client.tools.perf.generator nereid_client.tools.perf.report
-nereid_client.tools.perf.generator: nereid_client
+nereid_client.tools.perf.generator: nereid_client nereid_client.tools
 nereid_client.tools.perf.report: nereid_client.tools nereid_client.tools.perf
     nereid_client.tools.perf.generator
 nereid_client.tools.replay: nereid_client nereid_client.comparison nereid_client.tape nereid_client.tools

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Final, NamedTuple
 
+from nereid_client.tools.digits import all_digits, four_digits
+
 Point = tuple[float, float]
 Series = Mapping[str, Sequence[Point]]
 """Points of each line by its name."""
@@ -47,7 +49,7 @@ def linear(values: Sequence[float], label: str) -> Axis:
     top = max(values, default=0.0) or 1.0
     step = _round_step(top / 5)
     count = math.ceil(top / step)
-    ticks = [(i * step, f"{i * step:g}") for i in range(count + 1)]
+    ticks = [(i * step, all_digits(i * step)) for i in range(count + 1)]
     return Axis(lambda value: value / (count * step), ticks, label)
 
 
@@ -56,9 +58,9 @@ def logarithmic(values: Sequence[float], label: str) -> Axis:
     known = [value for value in values if value > 0] or [1.0]
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     high = max(high, low + 1)
-    ticks = [(10.0**e, f"{10.0**e:g}") for e in range(low, high + 1)]
+    ticks = [(10.0**e, all_digits(10.0**e)) for e in range(low, high + 1)]
     if high - low < 3:
-        ticks += [(f * 10.0**e, f"{f * 10.0**e:g}") for e in range(low, high) for f in (2, 5)]
+        ticks += [(f * 10.0**e, all_digits(f * 10.0**e)) for e in range(low, high) for f in (2, 5)]
 
     def at(value: float) -> float:
         return (math.log10(max(value, 10.0**low)) - low) / (high - low)
@@ -103,7 +105,7 @@ def lines(
         radius = 3 if len(points) <= 12 else 1.5
         if dots and len(points) <= 100:
             for (a, b), (left, top) in zip(points, places, strict=True):
-                about = escape(f"{name}: {b:.3g} {y.label} at {a:.4g} {x.label}")
+                about = escape(f"{name}: {four_digits(b)} {y.label} at {four_digits(a)} {x.label}")
                 circle = f'<circle class="{color}" cx="{left:.1f}" cy="{top:.1f}" r="{radius}">'
                 shapes.append(f"{circle}<title>{about}</title></circle>")
     return _svg(f"{y.label} over {x.label}", _HEIGHT, shapes) + legend(list(series))
@@ -119,7 +121,7 @@ def bars(rows: Mapping[str, Mapping[str, float]], label: str) -> str:
         shapes.append(f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{shown}</text>')
         for color, (part, value) in enumerate(parts.items()):
             width = value / top * (_RIGHT - left - 60)
-            about = escape(f"{name}, {part}: {value:.3g} {label}")
+            about = escape(f"{name}, {part}: {four_digits(value)} {label}")
             shapes.append(
                 f'<rect class="c{color}" x="{place:.1f}" y="{y}" width="{width:.1f}" height="20">'
                 f"<title>{about}</title></rect>"
@@ -142,7 +144,7 @@ def intervals(rows: Intervals, x: Axis, limits: Mapping[str, float] | None = Non
     for name, value in (limits or {}).items():
         left = _across(x.at(value))
         shapes.append(f'<line class="limit" x1="{left:.1f}" x2="{left:.1f}" y1="14" y2="{bottom}"/>')
-        shapes.append(_under(x.at(value), 10, f"{name} {value:.3g}"))
+        shapes.append(_under(x.at(value), 10, f"{name} {four_digits(value)}"))
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     for number, (row, of_row) in enumerate(rows.items()):
         top = 26 + 34 * number
@@ -150,7 +152,8 @@ def intervals(rows: Intervals, x: Axis, limits: Mapping[str, float] | None = Non
         for name, (low, value, high) in of_row.items():
             y, color = top + 14 * names.index(name), f"c{names.index(name)}"
             a, b, c = (_across(x.at(each)) for each in (low, value, high))
-            about = escape(f"{row} {name}: {value:.3g} ({low:.3g} to {high:.3g}) {x.label}".strip())
+            between = f"({four_digits(low)} to {four_digits(high)})"
+            about = escape(f"{row} {name}: {four_digits(value)} {between} {x.label}".strip())
             shapes.append(
                 f'<g class="{color}"><line class="interval" x1="{a:.1f}" x2="{c:.1f}" y1="{y}" y2="{y}"/>'
                 f'<circle cx="{b:.1f}" cy="{y}" r="4"/><title>{about}</title></g>'
@@ -165,7 +168,7 @@ def _under(place: float, y: float, text: str) -> str:
 
 def _figure(value: float) -> str:
     """Return a figure with three digits that count; of a large one all before the point."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else all_digits(value, 3)
 
 
 def _short(name: str) -> str:
@@ -195,7 +198,7 @@ def _limits(limits: Mapping[str, float], y: Axis) -> Iterator[str]:
     for name, value in limits.items():
         top = _down(y.at(value))
         yield f'<line class="limit" x1="{_LEFT}" x2="{_RIGHT}" y1="{top:.1f}" y2="{top:.1f}"/>'
-        text = f"{name} &lt; {value:g}"
+        text = f"{name} &lt; {all_digits(value)}"
         yield f'<text x="{_LEFT + 4}" y="{top - 4:.1f}">{text}</text>'
 
 

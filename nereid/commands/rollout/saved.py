@@ -2,6 +2,7 @@
 
 from app.core.rollout.report import Estimate
 from app.core.rollout.saving import Saving
+from nereid_client.tools.digits import four_digits
 
 
 def saving_lines(saving: Saving | None) -> list[str]:
@@ -31,7 +32,8 @@ def headline(saving: Saving) -> str:
 
 def about(saving: Saving) -> str:
     """Say what was compared with what."""
-    both = f"{saving.new_ms:,.3g} ms a row, the version before at the same load {saving.stable_ms:,.3g} ms"
+    new, stable = four_digits(saving.new_ms), four_digits(saving.stable_ms)
+    both = f"{new} ms a row, the version before at the same load {stable} ms"
     minutes = f"{saving.minutes:,} minutes beside {saving.stable_minutes:,} before the promotion"
     return f"{both}; {minutes}; {saving.rows:,} rows since then"
 

@@ -12,6 +12,7 @@ from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
 from nereid.commands.columns import columns
 from nereid.commands.rollout.saved import saving_lines
 from nereid.commands.rollout.taped import tape_lines
+from nereid_client.tools.digits import four_digits
 
 _BAR: Final = 40
 _EVIDENCE_BAR: Final = 20
@@ -195,7 +196,7 @@ def estimate_ms(estimate: Estimate | None) -> str:
     """Return a duration as "12 ms (11-14)"."""
     if estimate is None:
         return "-"
-    return f"{estimate.value:.3g} ms ({estimate.low:.3g}-{estimate.high:.3g})"
+    return f"{four_digits(estimate.value)} ms ({four_digits(estimate.low)}-{four_digits(estimate.high)})"
 
 
 def evidence(value: float) -> str:

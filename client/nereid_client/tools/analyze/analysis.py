@@ -17,6 +17,7 @@ from nereid_client.tools.analyze import report
 from nereid_client.tools.analyze.choice import BETTER, finalists, ranked
 from nereid_client.tools.analyze.state import State, listed, resumed
 from nereid_client.tools.analyze.trials import C, Measured, Trials
+from nereid_client.tools.digits import four_digits
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.bench import Bench
 from nereid_client.tools.perf.machine import busy_because, used_by_others
@@ -185,7 +186,7 @@ class Analysis(ABC, Generic[C]):
             found = [f"Nothing was found that keeps {rules}: {_why(state.measured)}."]
         else:
             rate = state.measured[best].rate
-            found = [f"{rate:.4g} requests a second keep {rules}: {best}.", self._beside(best)]
+            found = [f"{four_digits(rate)} requests a second keep {rules}: {best}.", self._beside(best)]
         busy = busy_because(self._used)
         doubts = [f"{candidate}: {why}." for candidate, why in state.doubts.items()]
         doubts += [f"{c}: {m.why}." for c, m in state.measured.items() if m.why and best is not None]

@@ -17,6 +17,7 @@ from nereid_client.tools import charts
 from nereid_client.tools.analyze.choice import pareto
 from nereid_client.tools.analyze.state import State
 from nereid_client.tools.analyze.trials import C, Measured
+from nereid_client.tools.digits import four_digits
 from nereid_client.tools.html_page import section
 from nereid_client.tools.perf.report.page import chart_page, table
 
@@ -59,7 +60,7 @@ def _row(state: State[C], candidate: C, mark: str) -> list[str]:
     return [
         str(candidate),
         _prediction(state.predicted.get(candidate, 0.0), _kept(state, candidate) or in_turn),
-        f"{in_turn:.4g}" if turns else "",
+        four_digits(in_turn) if turns else "",
         _rate(found),
         *([f"{value:.2f}" for value in figures] or [""] * 3),
         ", ".join(filter(None, (mark, doubt))),
@@ -69,13 +70,15 @@ def _row(state: State[C], candidate: C, mark: str) -> list[str]:
 def _rate(found: Measured | None) -> str:
     if found is None:
         return ""
-    return f"< {found.below:.4g}" if found.below else f"{found.rate:.4g}" if found.rate else "none"
+    return (
+        f"< {four_digits(found.below)}" if found.below else four_digits(found.rate) if found.rate else "none"
+    )
 
 
 def _prediction(predicted: float, measured: float) -> str:
     if not predicted or (measured and not 1 / _FAR_OFF <= predicted / measured <= _FAR_OFF):
         return "–"
-    return f"{predicted:.4g}"
+    return four_digits(predicted)
 
 
 def printed(lines: Sequence[Sequence[str]]) -> Table:
@@ -104,7 +107,8 @@ def page(
     x = charts.linear([rate for rate, _ in flat], "requests/s")
     y = charts.linear([latency for _, latency in flat], "ms")
     best = table(
-        ("requests/s", "p99 ms", "configuration"), [(f"{r:.4g}", f"{ms:.2f}", name) for r, ms, name in front]
+        ("requests/s", "p99 ms", "configuration"),
+        [(four_digits(r), f"{ms:.2f}", name) for r, ms, name in front],
     )
     return chart_page(
         title,

@@ -22,6 +22,7 @@ from nereid_client.tools.analyze.loads import Loads
 from nereid_client.tools.analyze.model_trials import ModelTrials
 from nereid_client.tools.analyze.queue_model import best_rate
 from nereid_client.tools.analyze.space import Axes, Candidate, configured, present, unsuited
+from nereid_client.tools.digits import all_digits
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.bench import Bench, Progress
 from nereid_client.tools.perf.options import Options, PerfError
@@ -64,7 +65,8 @@ class ModelAnalysis(Analysis[Candidate]):
         number = min(self._given.candidates, len(axes.candidates()))
         return (
             f"comparing {number} of {len(axes.candidates())} configurations and the present one, "
-            f"then searching the rate of the best for {self._options.search_s:g} s at most (--search-time)"
+            f"then searching the rate of the best for {all_digits(self._options.search_s)} s at most "
+            "(--search-time)"
         )
 
     def predict(self) -> None:
@@ -152,7 +154,8 @@ class EnsembleAnalysis(Analysis[Combination]):
         """As `Analysis.bound`."""
         return (
             f"comparing {self._given.candidates} configurations at most of the step that limits, again as "
-            f"long as the ensemble answers more, for {self._options.search_s:g} s at most (--search-time), "
+            f"long as the ensemble answers more, for {all_digits(self._options.search_s)} s at most "
+            "(--search-time), "
             f"then searching the rate of the best for as long"
         )
 

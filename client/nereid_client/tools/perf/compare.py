@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from nereid_client.tools.digits import all_digits
 from nereid_client.tools.perf.figures import Interval
 from nereid_client.tools.perf.options import PerfError
 from nereid_client.tools.perf.result import FORMAT
@@ -76,7 +77,7 @@ def _slo_change(old: Mapping[str, Any], new: Mapping[str, Any], threshold: float
 
 def _level_changes(old: Mapping[str, Any], new: Mapping[str, Any], threshold: float) -> list[Change]:
     kind, value = _key(new)
-    load = f"{value:g}/s" if kind == "rate" else f"{value:g} in flight"
+    load = f"{all_digits(value)}/s" if kind == "rate" else f"{all_digits(value)} in flight"
     void = bool(old["void"] or new["void"])
     changes = []
     for metric in _METRICS:

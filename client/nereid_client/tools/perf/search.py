@@ -9,6 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from nereid_client.tools.digits import four_digits
+
 _PROBE: Final = (2.0, 10.0, 300)
 """Seconds of a probe: at least, at most, and as many as so many requests take."""
 _LONG: Final = (10.0, 30.0, 1650)
@@ -160,9 +162,11 @@ class Search:
     def _nothing(self) -> Found:
         kept = [each for each in self.tried if each.kept and not each.long]
         if not kept:
-            return Found(0.0, tuple(self.tried), f"not even {self.tried[-1].asked:.3g}/s does")
+            return Found(0.0, tuple(self.tried), f"not even {four_digits(self.tried[-1].asked)}/s does")
         most = max(each.asked for each in kept)
-        why = f"{most:.4g}/s did for a short time, and no long measurement in the time that there was"
+        why = (
+            f"{four_digits(most)}/s did for a short time, and no long measurement in the time that there was"
+        )
         return Found(0.0, tuple(self.tried), why)
 
 

@@ -17,6 +17,7 @@ from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tools.analyze.space import unsuited
 from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.digits import all_digits, four_digits
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.command.flags import read_options
 from nereid_client.tools.perf.machine import busy_because, used_by_others
@@ -125,17 +126,21 @@ class _Plan:
             return recorded(tape.rows(models=[self._options.model]), batched)
 
     def _measured(self, found: Calibration) -> list[str]:
-        said = found.saturation * found.slower
+        answered, said = map(four_digits, (found.saturation, found.saturation * found.slower))
+        p99, simulated = map(four_digits, (found.p99_ms, found.simulated_ms))
         return [
-            f"{_counted(self._given.replicas)} answered {found.saturation:.4g}/s at most, {said:.4g} by what "
+            f"{_counted(self._given.replicas)} answered {answered}/s at most, {said} by what "
             f"executions take: the factor {found.slower:.2f} is applied.",
-            f"At 80 % of that p99 was {found.p99_ms:.3g} ms, {found.simulated_ms:.3g} simulated: executions "
+            f"At 80 % of that p99 was {p99} ms, {simulated} simulated: executions "
             f"are taken to be {found.longer:.2f} times as long.",
         ]
 
     def _verdict(self, enough: Outcome | None, traffic: Traffic, rate: float) -> str:
         given = self._given
-        asked = f"{rate:.4g} requests a second, {given.times:g} times the {traffic.rate:.4g} of today"
+        asked = (
+            f"{four_digits(rate)} requests a second, {all_digits(given.times)} times the "
+            f"{four_digits(traffic.rate)} of today"
+        )
         if enough is None:
             return f"No number of replicas keeps {given.slo} at {asked}: single requests take too long."
         nodes = math.ceil(enough.replicas / (given.per_node or given.replicas))

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nereid_client.tools.digits import all_digits
 from nereid_client.tools.perf.report.text import empty_table
 from nereid_client.tools.replay.session import Outcome
 from nereid_client.tools.replay.verdict import EQUAL, Verdict
@@ -39,7 +40,9 @@ def about(outcome: Outcome) -> Iterator[str]:
     against = f"{outcome.beside} at {options.beside.url}" if options.beside else "the recorded answers"
     yield f"{outcome.server} at {options.address.url}, beside {against}"
     speed = (
-        f"{options.speed:g} times the recorded speed" if options.speed else f"{options.in_flight} in flight"
+        f"{all_digits(options.speed)} times the recorded speed"
+        if options.speed
+        else f"{options.in_flight} in flight"
     )
     yield (
         f"{len(outcome.now.answers)} rows of {', '.join(outcome.plan.models)}, recorded in "

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from nereid_client import Tls
 from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.digits import all_digits
 from nereid_client.tools.perf.generator.arrivals import DISTRIBUTIONS
 from nereid_client.tools.perf.generator.job import Level
 from nereid_client.tools.perf.options import Options, PerfError, read_address, read_levels, read_shape
@@ -235,7 +236,7 @@ def _slo(given: argparse.Namespace) -> str:
         if not given.latency_threshold:
             raise PerfError("--binary-search needs the limit of the latency: give -l MS")
         name = f"p{given.percentile}" if given.percentile else "mean"
-        return f"{name}<{given.latency_threshold:g}ms"
+        return f"{name}<{all_digits(given.latency_threshold)}ms"
     return str(given.slo)
 
 

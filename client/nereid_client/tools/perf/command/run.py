@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nereid_client import ServerError
+from nereid_client.tools.digits import all_digits
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.asking import Asking
 from nereid_client.tools.perf.bench import Bench
@@ -84,7 +85,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _bound(options: Options) -> str:
     return (
-        f"searching the highest rate that keeps {options.slo}: {options.search_s:g} s at most (--search-time)"
+        f"searching the highest rate that keeps {options.slo}: "
+        f"{all_digits(options.search_s)} s at most (--search-time)"
     )
 
 

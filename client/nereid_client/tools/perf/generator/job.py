@@ -12,6 +12,7 @@ import numpy as np
 
 from nereid_client import Tls
 from nereid_client.datatypes import Array
+from nereid_client.tools.digits import all_digits
 from nereid_client.tools.perf.generator.arrivals import Offsets
 
 COLUMNS: Final = ("intended", "noticed", "sent", "ended", "status", "first", "responses")
@@ -132,7 +133,7 @@ class Level(NamedTuple):
     value: float
 
     def __str__(self) -> str:
-        return f"{self.value:g}/s" if self.kind == "rate" else f"{self.value:g} in flight"
+        return all_digits(self.value) + ("/s" if self.kind == "rate" else " in flight")
 
 
 def rows_of(told: Sequence[Told]) -> Rows:

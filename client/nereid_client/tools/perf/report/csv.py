@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Final
 
+from nereid_client.tools.digits import all_digits
 from nereid_client.tools.perf.result import Result
 
 _PARTS: Final = (
@@ -41,7 +42,7 @@ def csv_text(results: Sequence[Result], percent: float = 0, verbose: bool = Fals
 def _row(result: Result, names: Sequence[str]) -> list[str]:
     parts = _parts(result)
     latencies = [str(round(result.latency[name] * 1e3)) for name in names]
-    return [f"{result.level.value:g}", f"{result.inferences:g}", *map(str, parts), *latencies]
+    return [all_digits(result.level.value), all_digits(result.inferences), *map(str, parts), *latencies]
 
 
 def _parts(result: Result) -> list[int]:

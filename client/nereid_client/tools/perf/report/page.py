@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, Final
 
 from nereid_client.tools import charts
+from nereid_client.tools.digits import four_digits
 from nereid_client.tools.html_page import html_page, section
 from nereid_client.tools.perf.compare import Change
 from nereid_client.tools.perf.report.text import notes, verdict, winner
@@ -105,7 +106,8 @@ def _mark(result: Result, best: Result | None) -> str:
 
 def _changes(changes: Sequence[Change]) -> str:
     rows = [
-        [c.load, c.metric, f"{c.old:.4g}", f"{c.new:.4g}", f"{c.percent:+.1f}%", c.verdict] for c in changes
+        [c.load, c.metric, four_digits(c.old), four_digits(c.new), f"{c.percent:+.1f}%", c.verdict]
+        for c in changes
     ]
     head = ["load", "figure", "then", "now", "change", "verdict"]
     return section("Beside the earlier run", table(head, rows) if rows else "")

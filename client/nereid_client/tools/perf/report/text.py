@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nereid_client.tools.digits import four_digits
 from nereid_client.tools.perf.compare import Change
 from nereid_client.tools.perf.result import Result
 from nereid_client.tools.perf.server_share import Share
@@ -31,7 +32,7 @@ def console(stderr: bool = False) -> Console:
 def verdict(slo: Mapping[str, Any]) -> str:
     """Return what a search has found, of its part of the document."""
     if slo["rate"]:
-        return f"{slo['rate']:.4g}/s keeps {slo['rules']}"
+        return f"{four_digits(slo['rate'])}/s keeps {slo['rules']}"
     return f"no rate was found that keeps {slo['rules']}: {slo['why']}"
 
 
@@ -114,7 +115,7 @@ def changes_table(changes: Sequence[Change]) -> Table:
     for change in changes:
         color = _COLORS.get(change.verdict)
         verdict = f"[{color}]{change.verdict}[/]" if color else change.verdict
-        cells = f"{change.old:.4g}", f"{change.new:.4g}", f"{change.percent:+.1f}%"
+        cells = four_digits(change.old), four_digits(change.new), f"{change.percent:+.1f}%"
         table.add_row(change.load, change.metric, *cells, verdict)
     return table
 
