@@ -12,14 +12,13 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.config.model_config import change_requires_reload, copied
 from app.core.config.validation import validate_instances
 from app.core.config.version_policy import absent_versions
-from app.core.drift.spec import DriftSpec
 from app.core.errors import InferError
 from app.core.observability.log import LogConfig
 from app.core.rollout.spec import RolloutSpec
-from app.core.tape.spec import TapeSpec
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from backends.registry.configuration import normalise
-from deployments.manager.ensembles import is_ensemble
+from deployments.manager.publishing.ensembles import is_ensemble
+from deployments.manager.publishing.entries import Policies
 from deployments.model_store.fingerprint import version_content, version_fingerprint
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_check import check_model
@@ -29,18 +28,6 @@ from deployments.rollout.selection import Offer
 from deployments.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
-
-
-class Policies(NamedTuple):
-    """How ingresses treat the requests of a model, as its files say; without a file by the server's way.
-
-    Attributes:
-        tape: what of them is recorded.
-        drift: how they are watched.
-    """
-
-    tape: TapeSpec | None = None
-    drift: DriftSpec | None = None
 
 
 class LoadPlan(NamedTuple):

@@ -16,7 +16,7 @@ from app.core.system.tasks import Tasks
 from app.settings.settings import ServerSettings
 from deployments.manager.candidate import Candidate
 from deployments.manager.model_locks import ModelLocks
-from deployments.manager.routing_publisher import RoutingPublisher
+from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from deployments.model_store.fingerprint import version_bytes
 from deployments.spec import Description, ModelSpec
 

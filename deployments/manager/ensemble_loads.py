@@ -12,7 +12,7 @@ from app.routing.table import IDLE, UNLOADED, ModelState, VersionEntry
 from backends.registry.configuration import normalise, validate
 from deployments.manager.candidate import Candidate
 from deployments.manager.catalog import Catalog
-from deployments.manager.ensembles import (
+from deployments.manager.publishing.ensembles import (
     Entries,
     effective,
     is_ensemble,

@@ -19,10 +19,10 @@ from deployments.manager.candidate import Candidate, LoadPlan
 from deployments.manager.catalog import Catalog
 from deployments.manager.deployer import ABANDON_S, Applications, Deployer, running_replicas
 from deployments.manager.ensemble_loads import EnsembleLoads
-from deployments.manager.ensembles import is_ensemble
-from deployments.manager.entries import Entries
 from deployments.manager.model_locks import ModelLocks, who_asked
-from deployments.manager.routing_publisher import RoutingPublisher
+from deployments.manager.publishing.ensembles import is_ensemble
+from deployments.manager.publishing.entries import Entries
+from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
 from deployments.rollout.rollouts import Begin, Rollouts
 from deployments.rollout.storage.kept import Kept

@@ -1,18 +1,14 @@
-"""Entries, error texts and log messages of loads, with Triton's texts."""
+"""Entries of versions that were not loaded, error texts and log messages of loads, with Triton's texts."""
 
 import asyncio
 import logging
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from app.core.errors import ErrorCode, InferError
 from app.core.hints import hinted
-from app.core.rollout.history import RejectedVersion, rejection_text
 from app.routing.table import NO_VERSION, UNLOADED, ModelState, VersionEntry
 from deployments.manager.catalog import PollFailure
-from deployments.model_store.layout import ModelEntry
 from deployments.spec import Description
 
 logger = logging.getLogger(__name__)
@@ -27,76 +23,6 @@ def not_explicit(mode: str) -> InferError:
     text = "explicit model load / unload is not allowed if polling is enabled"
     hint = f"the server runs with --model-control-mode={mode}; it loads on request with =explicit"
     return InferError(ErrorCode.UNAVAILABLE, hinted(text, hint))
-
-
-def index_rows(
-    entries: Iterable[VersionEntry],
-    on_disk: Mapping[str, ModelEntry],
-    rejected: Mapping[str, Iterable[RejectedVersion]] = {},
-) -> list[tuple[str, str, str, str]]:
-    """Return name, version, state and reason of every version, and names of models that were never loaded.
-
-    Of `rejected` versions those that are on the disk, with the reason why they get no requests.
-    """
-    left_out = dict(_left_out(on_disk, rejected))
-    rows: list[tuple[str, str, str, str]] = []
-    known = set()
-    for entry in entries:
-        known.add(entry.name)
-        absent = entry.version == NO_VERSION or entry.unloaded_by_request
-        refused = on_disk[entry.name].reason if absent and entry.name in on_disk else ""
-        unread = entry.state is ModelState.UNKNOWN
-        state = _state_unloaded(refused) if unread else entry.state.value
-        number = "" if entry.version == NO_VERSION else str(entry.version)
-        why = left_out.pop((entry.name, entry.version), "")
-        reason = refused or (why if entry.unloaded_by_request and why else _reason_shown(entry))
-        rows.append((entry.name, number, state, reason))
-    unavailable = ModelState.UNAVAILABLE.value
-    rows += ((name, str(version), unavailable, why) for (name, version), why in left_out.items())
-    known |= {name for name, _ in left_out}
-    never = (model for name, model in on_disk.items() if name not in known)
-    rows += ((model.identifier, "", _state_unloaded(model.reason), model.reason) for model in never)
-    return sorted(rows)
-
-
-def _left_out(
-    on_disk: Mapping[str, ModelEntry], rejected: Mapping[str, Iterable[RejectedVersion]]
-) -> Iterator[tuple[tuple[str, int], str]]:
-    """Yield rejected versions that are on the disk, and why they were rejected."""
-    for name in on_disk.keys() & rejected.keys():
-        for each in rejected[name]:
-            if each.version in on_disk[name].versions:
-                yield (name, each.version), rejection_text(on_disk[name].name, each)
-
-
-def _reason_shown(entry: VersionEntry) -> str:
-    """Return why a version is in its state; of one that is scaled, its replicas."""
-    if entry.reason or entry.scale is None or entry.state is not ModelState.READY:
-        return entry.reason
-    return str(entry.scale)
-
-
-def _state_unloaded(refused: str) -> str:
-    """Return the state of a model without versions: none, unless its directory is refused."""
-    return ModelState.UNAVAILABLE.value if refused else ""
-
-
-def ready_entry(description: Description) -> VersionEntry:
-    """Return the entry of a version that has loaded."""
-    spec = description.spec
-    return VersionEntry(
-        spec.identifier,
-        spec.version,
-        ModelState.READY,
-        application=spec.application,
-        content=blake2b(spec.fingerprint.encode() + description.config, digest_size=16).hexdigest(),
-        config=description.config,
-        labels=description.labels,
-        load_seconds=description.load_seconds,
-        makes_calls=description.makes_calls,
-        ready_at=time.time(),
-        text=description.text,
-    )
 
 
 def failed_entry(failed: Description, served: VersionEntry | None) -> VersionEntry:

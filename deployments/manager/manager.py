@@ -34,9 +34,9 @@ from deployments.cost.book import open_book
 from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog, PollFailure, UnknownModel
 from deployments.manager.lifecycle import Lifecycle, drift_monitor
+from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from deployments.manager.recovery import recover
 from deployments.manager.requests import Requests
-from deployments.manager.routing_publisher import RoutingPublisher
 from deployments.manager.serve import applications
 from deployments.manager.serve.nodes import NodeWatch, warn_of_nodes_out_of_reach
 from deployments.manager.serve.spreading import Spreading

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
-from deployments.manager import load_messages
 from deployments.manager.catalog import Catalog, PollFailure, poll_failure
 from deployments.manager.lifecycle import Lifecycle
 from deployments.manager.model_locks import LONG_LOAD_S, requested_by
+from deployments.manager.publishing.index import index_rows
 from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.overrides import Overrides
 
@@ -38,7 +38,7 @@ class Requests:
         """Return name, version, state and reason of every model version, and names of models never loaded."""
         on_disk = await asyncio.to_thread(self._catalog.scan)
         rejected = self._lifecycle.rollouts.rejected()
-        return load_messages.index_rows(self._lifecycle.effective, on_disk, rejected)
+        return index_rows(self._lifecycle.effective, on_disk, rejected)
 
     async def load(
         self,

@@ -9,7 +9,7 @@ from app.routing.pool import ReplicaPool
 from app.routing.pools import Pools
 from app.routing.table import VersionEntry
 from app.transport.settings import TransportSettings
-from deployments.manager.routing_publisher import RoutingPublisher
+from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from nereid.engine.local_channel import HERE, LocalPool
 from nereid.engine.local_replica import LocalReplica
 

@@ -157,10 +157,13 @@ deployments.event_loop_execution: app.transport.loops backends
 deployments.execution: app.core app.core.config app.core.files app.core.observability app.core.system
     app.transport.loops backends deployments.event_loop_execution deployments.rate_limiting
 deployments.manager: app.core app.core.config app.core.cost app.core.drift app.core.feedback
-    app.core.files app.core.observability app.core.rollout app.core.system app.core.tape app.ray_adapter
+    app.core.files app.core.observability app.core.rollout app.core.system app.ray_adapter
     app.ray_adapter.serve app.routing app.settings backends.registry deployments deployments.cost
-    deployments.drift deployments.manager.serve deployments.model_store deployments.residency
-    deployments.rollout deployments.rollout.judging deployments.rollout.storage deployments.scaling
+    deployments.drift deployments.manager.publishing deployments.manager.serve deployments.model_store
+    deployments.residency deployments.rollout deployments.rollout.judging deployments.rollout.storage
+    deployments.scaling
+deployments.manager.publishing: app.core app.core.config app.core.drift app.core.observability
+    app.core.rollout app.core.tape app.routing deployments deployments.model_store deployments.rollout
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
     app.transport app.transport.channel deployments
 deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
@@ -202,7 +205,7 @@ nereid.commands: app.access app.console app.core app.core.files app.core.observa
     nereid_client.tools.analyze
 nereid.commands.check: app.core app.core.config app.routing app.settings app.settings.flag backends
     backends.registry deployments.environments deployments.execution deployments.manager
-    deployments.model_store nereid.commands nereid_client.tools
+    deployments.manager.publishing deployments.model_store nereid.commands nereid_client.tools
 nereid.commands.cost: app.core app.core.cost app.core.files nereid.commands nereid.console nereid_client.tools
     nereid_client.tools.perf.report
 nereid.commands.drift: app.core app.core.config app.core.drift app.core.installed deployments.model_store
@@ -215,11 +218,11 @@ nereid.commands.tape: app.core app.core.feedback app.core.installed app.feedback
 nereid.console: app.core app.core.files app.core.installed app.core.system app.ingress.rest.home app.native
     app.ray_adapter app.routing app.settings
 nereid.deployments: deployments
-nereid.engine: app.core app.core.config app.core.cost app.core.drift app.core.files
-    app.core.observability app.core.rollout app.core.system app.cost app.dispatch app.drift app.ingress
-    app.ingress.service app.ingress.tracing app.ray_adapter.serve app.routing app.settings app.transport
-    app.transport.channel app.transport.loops backends.python.api deployments deployments.bls
-    deployments.cost deployments.manager deployments.model_store deployments.replica deployments.rollout
+nereid.engine: app.core app.core.config app.core.cost app.core.drift app.core.files app.core.observability
+    app.core.rollout app.core.system app.cost app.dispatch app.drift app.ingress app.ingress.service
+    app.ingress.tracing app.ray_adapter.serve app.routing app.settings app.transport app.transport.channel
+    app.transport.loops backends.python.api deployments deployments.bls deployments.cost deployments.manager
+    deployments.manager.publishing deployments.model_store deployments.replica deployments.rollout
     deployments.scheduling.dynamic
 nereid.inprocess: app.core app.core.config app.core.installed app.core.observability app.ingress.metrics
     app.protocol.http app.settings app.settings.flag backends.python.api nereid nereid.engine

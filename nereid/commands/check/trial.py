@@ -19,7 +19,7 @@ from deployments.environments.prepare import chosen, look
 from deployments.execution.warmup import check_samples, warm_up
 from deployments.manager.candidate import Candidate
 from deployments.manager.catalog import Catalog
-from deployments.manager.ensembles import effective
+from deployments.manager.publishing.ensembles import effective
 from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels

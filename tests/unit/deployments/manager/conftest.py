@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.manager import manager, routing_publisher
+from deployments.manager import manager
+from deployments.manager.publishing import routing_publisher
 from tests.unit.deployments.manager.manager_bench import Bench, FakeServe
 
 

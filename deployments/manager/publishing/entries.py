@@ -1,12 +1,28 @@
 """The state of every model version, of which routing tables are made."""
 
+import time
+from hashlib import blake2b
+from typing import NamedTuple
+
 import msgspec
 
+from app.core.drift.spec import DriftSpec
+from app.core.tape.spec import TapeSpec
 from app.routing.table import NO_VERSION, ModelState, VersionEntry
-from deployments.manager import load_messages
-from deployments.manager.candidate import Policies
-from deployments.manager.ensembles import effective
+from deployments.manager.publishing.ensembles import effective
 from deployments.spec import Description, ModelSpec
+
+
+class Policies(NamedTuple):
+    """How ingresses treat the requests of a model, as its files say; without a file by the server's way.
+
+    Attributes:
+        tape: what of them is recorded.
+        drift: how they are watched.
+    """
+
+    tape: TapeSpec | None = None
+    drift: DriftSpec | None = None
 
 
 class Entries:
@@ -58,7 +74,7 @@ class Entries:
     def serve(self, description: Description) -> None:
         """Make a deployed version READY in the next table."""
         self.loaded[description.spec.application] = description.spec
-        self.set_entry(load_messages.ready_entry(description))
+        self.set_entry(ready_entry(description))
 
     def set_entry(self, entry: VersionEntry) -> None:
         """Replace the entry of a version."""
@@ -66,3 +82,21 @@ class Entries:
         if entry.version != NO_VERSION:
             versions.pop(NO_VERSION, None)
         versions[entry.version] = entry
+
+
+def ready_entry(description: Description) -> VersionEntry:
+    """Return the entry of a version that has loaded."""
+    spec = description.spec
+    return VersionEntry(
+        spec.identifier,
+        spec.version,
+        ModelState.READY,
+        application=spec.application,
+        content=blake2b(spec.fingerprint.encode() + description.config, digest_size=16).hexdigest(),
+        config=description.config,
+        labels=description.labels,
+        load_seconds=description.load_seconds,
+        makes_calls=description.makes_calls,
+        ready_at=time.time(),
+        text=description.text,
+    )

@@ -8,7 +8,7 @@ import pytest
 from app.core.errors import InferError
 from app.ensemble.graph import EnsembleGraph
 from app.routing.table import ModelState, VersionEntry
-from deployments.manager.ensembles import effective
+from deployments.manager.publishing.ensembles import effective
 from tests.unit.deployments.manager.manager_bench import Bench, FakeServe, started
 from tests.unit.ensembles import DECOUPLED, ensemble, entry, model, step
 from tests.waiting import until

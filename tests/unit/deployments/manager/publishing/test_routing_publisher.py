@@ -11,8 +11,8 @@ from app.core.observability.live_settings import LiveChange, LiveSettings
 from app.core.observability.log import LogConfig
 from app.routing.table import ModelState, VersionEntry
 from app.routing.table_bytes import decode_table
-from deployments.manager import routing_publisher
-from deployments.manager.routing_publisher import RoutingPublisher
+from deployments.manager.publishing import routing_publisher
+from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from tests.waiting import let_run
 
 ENTRY = VersionEntry("m", 1, ModelState.READY, application="m:1")
