@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from app.core.system.tasks import Tasks
-from deployments.manager.catalog import Catalog
-from deployments.manager.deployer import ABANDON_S
-from deployments.manager.lifecycle import Lifecycle
-from deployments.manager.model_locks import LONG_LOAD_S
+from deployments.manager.loading.catalog import Catalog
+from deployments.manager.loading.deployer import ABANDON_S
+from deployments.manager.loading.lifecycle import Lifecycle
+from deployments.manager.loading.model_locks import LONG_LOAD_S
 from deployments.residency.on_demand import OnDemand
 
 logger = logging.getLogger(__name__)

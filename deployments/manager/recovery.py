@@ -12,9 +12,9 @@ from app.core.identifiers import base_name, name_of
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
 from app.core.system.tasks import Tasks
-from deployments.manager.catalog import Catalog
-from deployments.manager.deployer import Deployer
-from deployments.manager.lifecycle import Lifecycle
+from deployments.manager.loading.catalog import Catalog
+from deployments.manager.loading.deployer import Deployer
+from deployments.manager.loading.lifecycle import Lifecycle
 from deployments.manager.serve import applications
 from deployments.manager.serve.applications import ModelApplication
 from deployments.model_store.layout import ModelEntry

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
-from deployments.manager.catalog import Catalog, PollFailure, poll_failure
-from deployments.manager.lifecycle import Lifecycle
-from deployments.manager.model_locks import LONG_LOAD_S, requested_by
+from deployments.manager.loading.catalog import Catalog, PollFailure, poll_failure
+from deployments.manager.loading.lifecycle import Lifecycle
+from deployments.manager.loading.model_locks import LONG_LOAD_S, requested_by
 from deployments.manager.publishing.index import index_rows
 from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.overrides import Overrides

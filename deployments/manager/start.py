@@ -14,9 +14,9 @@ from app.core.system.tasks import Tasks
 from app.routing.table import NO_VERSION, RoutingTable
 from app.settings.settings import ServerSettings
 from backends.registry.place import BackendPlace
-from deployments.manager import load_messages
-from deployments.manager.catalog import Catalog
-from deployments.manager.lifecycle import Lifecycle
+from deployments.manager.loading import load_messages
+from deployments.manager.loading.catalog import Catalog
+from deployments.manager.loading.lifecycle import Lifecycle
 from deployments.manager.polling import Poller, Polling
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.started import StartedModels

@@ -81,7 +81,7 @@ def _make_channel(served: ServedModel) -> LocalChannel:
 
 
 class LocalApplications:
-    """The model versions of this process; `deployments.manager.deployer.Applications`.
+    """The model versions of this process; `deployments.manager.loading.deployer.Applications`.
 
     All methods run on the data-plane loop.
 

@@ -21,9 +21,9 @@ from app.ingress.tracing.observer import Observer
 from app.routing.table import ModelState
 from app.settings.settings import ServerSettings
 from deployments.cost.book import open_book
-from deployments.manager.catalog import Catalog
-from deployments.manager.lifecycle import Lifecycle, drift_monitor
-from deployments.manager.load_messages import not_explicit
+from deployments.manager.loading.catalog import Catalog
+from deployments.manager.loading.lifecycle import Lifecycle, drift_monitor
+from deployments.manager.loading.load_messages import not_explicit
 from deployments.manager.polling import Poller
 from deployments.manager.requests import Requests
 from deployments.model_store.config_overrides import ConfigOverrides

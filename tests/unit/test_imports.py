@@ -156,12 +156,14 @@ deployments.environments: app.core app.core.files backends backends.python.worke
 deployments.event_loop_execution: app.transport.loops backends
 deployments.execution: app.core app.core.config app.core.files app.core.observability app.core.system
     app.transport.loops backends deployments.event_loop_execution deployments.rate_limiting
-deployments.manager: app.core app.core.config app.core.cost app.core.drift app.core.feedback
-    app.core.files app.core.observability app.core.rollout app.core.system app.ray_adapter
-    app.ray_adapter.serve app.routing app.settings backends.registry deployments deployments.cost
-    deployments.drift deployments.manager.publishing deployments.manager.serve deployments.model_store
-    deployments.residency deployments.rollout deployments.rollout.judging deployments.rollout.storage
-    deployments.scaling
+deployments.manager: app.core app.core.cost app.core.drift app.core.feedback app.core.files
+    app.core.observability app.core.rollout app.core.system app.ray_adapter app.ray_adapter.serve app.routing
+    app.settings backends.registry deployments deployments.cost deployments.manager.loading
+    deployments.manager.publishing deployments.manager.serve deployments.model_store deployments.residency
+    deployments.rollout deployments.rollout.judging deployments.rollout.storage deployments.scaling
+deployments.manager.loading: app.core app.core.config app.core.files app.core.observability
+    app.core.rollout app.core.system app.routing app.settings backends.registry deployments deployments.drift
+    deployments.manager.publishing deployments.model_store deployments.rollout deployments.rollout.storage
 deployments.manager.publishing: app.core app.core.config app.core.drift app.core.observability
     app.core.rollout app.core.tape app.routing deployments deployments.model_store deployments.rollout
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
@@ -204,7 +206,7 @@ nereid.commands: app.access app.console app.core app.core.files app.core.observa
     nereid.commands.new nereid.console nereid.engine nereid.migrate nereid_client.tools
     nereid_client.tools.analyze
 nereid.commands.check: app.core app.core.config app.routing app.settings app.settings.flag backends
-    backends.registry deployments.environments deployments.execution deployments.manager
+    backends.registry deployments.environments deployments.execution deployments.manager.loading
     deployments.manager.publishing deployments.model_store nereid.commands nereid_client.tools
 nereid.commands.cost: app.core app.core.cost app.core.files nereid.commands nereid.console nereid_client.tools
     nereid_client.tools.perf.report
@@ -222,8 +224,8 @@ nereid.engine: app.core app.core.config app.core.cost app.core.drift app.core.fi
     app.core.rollout app.core.system app.cost app.dispatch app.drift app.ingress app.ingress.service
     app.ingress.tracing app.ray_adapter.serve app.routing app.settings app.transport app.transport.channel
     app.transport.loops backends.python.api deployments deployments.bls deployments.cost deployments.manager
-    deployments.manager.publishing deployments.model_store deployments.replica deployments.rollout
-    deployments.scheduling.dynamic
+    deployments.manager.loading deployments.manager.publishing deployments.model_store deployments.replica
+    deployments.rollout deployments.scheduling.dynamic
 nereid.inprocess: app.core app.core.config app.core.installed app.core.observability app.ingress.metrics
     app.protocol.http app.settings app.settings.flag backends.python.api nereid nereid.engine
 nereid.migrate: app.core app.protocol app.protocol.tfserving

@@ -17,8 +17,8 @@ from backends.registry.loading import find_backend, hosted_backend, runs_elsewhe
 from backends.registry.place import BackendPlace
 from deployments.environments.prepare import chosen, look
 from deployments.execution.warmup import check_samples, warm_up
-from deployments.manager.candidate import Candidate
-from deployments.manager.catalog import Catalog
+from deployments.manager.loading.candidate import Candidate
+from deployments.manager.loading.catalog import Catalog
 from deployments.manager.publishing.ensembles import effective
 from deployments.model_store.agents import check_agents
 from deployments.model_store.layout import ModelEntry

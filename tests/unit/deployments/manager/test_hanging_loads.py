@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deployments.manager import polling, requests
+from deployments.manager.loading.model_locks import ModelLocks
 from deployments.manager.manager import RepositoryManager
-from deployments.manager.model_locks import ModelLocks
 from tests.unit.deployments.manager.manager_bench import Bench, load, states
 from tests.unit.ensembles import ensemble, model, step
 from tests.waiting import let_run, until

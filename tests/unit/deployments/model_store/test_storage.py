@@ -16,8 +16,8 @@ from app.core.errors import InferError
 from app.core.installed.installation import install_command
 from app.settings.flag.errors import SettingsError
 from app.settings.load import from_args
-from deployments.manager import catalog as catalog_module
-from deployments.manager.catalog import Catalog
+from deployments.manager.loading import catalog as catalog_module
+from deployments.manager.loading.catalog import Catalog
 from deployments.model_store import mirror as mirror_module
 from deployments.model_store.cache import NodeCache
 from deployments.model_store.mirror import copies_directory

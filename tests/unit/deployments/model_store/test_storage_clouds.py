@@ -14,8 +14,8 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.settings.load import from_args
-from deployments.manager import catalog as catalog_module
-from deployments.manager.catalog import Catalog
+from deployments.manager.loading import catalog as catalog_module
+from deployments.manager.loading.catalog import Catalog
 from deployments.model_store import mirror as mirror_module
 from deployments.model_store.cache import NodeCache
 from deployments.replica.materialize import materialize_model

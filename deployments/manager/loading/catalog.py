@@ -18,7 +18,7 @@ from app.core.files.private_files import private_root, socket_root
 from app.core.identifiers import name_of, namespace_of
 from app.settings.settings import ServerSettings
 from deployments.drift.policy import read_drift
-from deployments.manager.candidate import Candidate
+from deployments.manager.loading.candidate import Candidate
 from deployments.manager.publishing.entries import Policies
 from deployments.model_store import layout, model_files
 from deployments.model_store.config_overrides import ConfigOverrides

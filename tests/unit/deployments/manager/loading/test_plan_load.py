@@ -1,7 +1,7 @@
 """Load plans as functions of wanted and served versions."""
 
 from app.routing.table import ModelState, VersionEntry
-from deployments.manager.candidate import plan_load
+from deployments.manager.loading.candidate import plan_load
 
 
 def entry(version: int, state: ModelState = ModelState.READY) -> VersionEntry:

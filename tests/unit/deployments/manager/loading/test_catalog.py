@@ -13,8 +13,8 @@ from app.core.errors import ErrorCode, InferError
 from app.settings.load import from_args
 from app.settings.settings import ServerSettings
 from app.transport.settings import TransportSettings
-from deployments.manager.candidate import Candidate
-from deployments.manager.catalog import Catalog
+from deployments.manager.loading.candidate import Candidate
+from deployments.manager.loading.catalog import Catalog
 from deployments.spec import ModelSpec
 from tests.unit.deployments.model_directories import CONFIG, KEY, add
 

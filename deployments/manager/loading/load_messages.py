@@ -8,7 +8,7 @@ from typing import Final
 from app.core.errors import ErrorCode, InferError
 from app.core.hints import hinted
 from app.routing.table import NO_VERSION, UNLOADED, ModelState, VersionEntry
-from deployments.manager.catalog import PollFailure
+from deployments.manager.loading.catalog import PollFailure
 from deployments.spec import Description
 
 logger = logging.getLogger(__name__)

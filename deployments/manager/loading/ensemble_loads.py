@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from app.core.errors import InferError, invalid_arg
 from app.routing.table import IDLE, UNLOADED, ModelState, VersionEntry
 from backends.registry.configuration import normalise, validate
-from deployments.manager.candidate import Candidate
-from deployments.manager.catalog import Catalog
+from deployments.manager.loading.candidate import Candidate
+from deployments.manager.loading.catalog import Catalog
 from deployments.manager.publishing.ensembles import (
     Entries,
     effective,

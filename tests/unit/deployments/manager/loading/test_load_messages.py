@@ -2,7 +2,7 @@
 
 from app.routing.scale import Scale
 from app.routing.table import ModelState, VersionEntry
-from deployments.manager.load_messages import scaled_replicas
+from deployments.manager.loading.load_messages import scaled_replicas
 
 
 def test_reload_starts_with_the_replicas_of_the_largest_version_in_service() -> None:

@@ -14,8 +14,8 @@ from app.core.errors import InferError
 from app.core.identifiers import application_name, base_name
 from app.core.system.tasks import Tasks
 from app.settings.settings import ServerSettings
-from deployments.manager.candidate import Candidate
-from deployments.manager.model_locks import ModelLocks
+from deployments.manager.loading.candidate import Candidate
+from deployments.manager.loading.model_locks import ModelLocks
 from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from deployments.model_store.fingerprint import version_bytes
 from deployments.spec import Description, ModelSpec

@@ -14,12 +14,12 @@ from app.routing.table import NO_VERSION, ModelState, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.drift.kept import KeptDrift
 from deployments.drift.monitor import DriftMonitor, Sources
-from deployments.manager import load_messages
-from deployments.manager.candidate import Candidate, LoadPlan
-from deployments.manager.catalog import Catalog
-from deployments.manager.deployer import ABANDON_S, Applications, Deployer, running_replicas
-from deployments.manager.ensemble_loads import EnsembleLoads
-from deployments.manager.model_locks import ModelLocks, who_asked
+from deployments.manager.loading import load_messages
+from deployments.manager.loading.candidate import Candidate, LoadPlan
+from deployments.manager.loading.catalog import Catalog
+from deployments.manager.loading.deployer import ABANDON_S, Applications, Deployer, running_replicas
+from deployments.manager.loading.ensemble_loads import EnsembleLoads
+from deployments.manager.loading.model_locks import ModelLocks, who_asked
 from deployments.manager.publishing.ensembles import is_ensemble
 from deployments.manager.publishing.entries import Entries
 from deployments.manager.publishing.routing_publisher import RoutingPublisher
