@@ -51,12 +51,12 @@ from deployments.residency.on_demand import OnDemand
 from deployments.rollout.driver import RolloutDriver
 from deployments.rollout.executions import ExecutionReader
 from deployments.rollout.judging.judge import judge
-from deployments.rollout.ledger import Ledger
 from deployments.rollout.lingering import Lingering
-from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
 from deployments.rollout.storage import state_files
 from deployments.rollout.storage.kept import Kept
+from deployments.rollout.storage.ledger import Ledger
+from deployments.rollout.storage.records import Records
 from deployments.scaling.autoscaler import Autoscaler
 from deployments.scaling.forecast import History
 from deployments.scaling.forecasts import Forecasts

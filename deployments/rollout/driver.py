@@ -16,15 +16,15 @@ from app.core.rollout.outcomes import OutcomeReport, Outcomes, StepOutcomes
 from app.core.rollout.spec import JudgeRules, RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
 from app.core.system.tasks import Tasks
-from deployments.rollout import machine, taping
-from deployments.rollout.changes import changed, check_start, started_from
 from deployments.rollout.judging.intervals import Intervals
 from deployments.rollout.judging.savings import Savings
-from deployments.rollout.machine import Record
 from deployments.rollout.rollback import Rollbacks
 from deployments.rollout.rollouts import Begin, Replicas, Rollouts
 from deployments.rollout.scores import ScoreBoard
-from deployments.rollout.selection import Offer, meant
+from deployments.rollout.states import machine, taping
+from deployments.rollout.states.changes import changed, check_start, started_from
+from deployments.rollout.states.machine import Record
+from deployments.rollout.states.selection import Offer, meant
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from app.core.rollout.history import RejectedVersion, ServedEvent
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutEvent, RolloutState, RolloutStatus
 from app.core.system.tasks import Tasks
-from deployments.rollout import machine
-from deployments.rollout.machine import MAX_HISTORY, MAX_REJECTED_WHY, NEREID, Record, rejecting
 from deployments.rollout.rollouts import Begin, Rollouts
-from deployments.rollout.selection import Offer, meant, rejected
+from deployments.rollout.states import machine
+from deployments.rollout.states.machine import MAX_HISTORY, MAX_REJECTED_WHY, NEREID, Record, rejecting
+from deployments.rollout.states.selection import Offer, meant, rejected
 
 
 class Models(Protocol):

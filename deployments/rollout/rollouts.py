@@ -22,13 +22,13 @@ from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutState, Verdict
 from app.routing.table import ModelState, VersionEntry
-from deployments.rollout import machine, restarts, taping
 from deployments.rollout.judging.savings import told
-from deployments.rollout.ledger import Ledger
-from deployments.rollout.machine import NEREID, Record
-from deployments.rollout.records import Records
-from deployments.rollout.selection import Choice, Offer, alone, answering, choose, differing, meant
-from deployments.rollout.splits import split_of
+from deployments.rollout.states import machine, restarts, taping
+from deployments.rollout.states.machine import NEREID, Record
+from deployments.rollout.states.selection import Choice, Offer, alone, answering, choose, differing, meant
+from deployments.rollout.states.splits import split_of
+from deployments.rollout.storage.ledger import Ledger
+from deployments.rollout.storage.records import Records
 
 logger = logging.getLogger(__name__)
 

@@ -28,10 +28,10 @@ from deployments.manager.polling import Poller
 from deployments.manager.requests import Requests
 from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.overrides import Overrides
-from deployments.rollout.ledger import Ledger
-from deployments.rollout.records import Records
 from deployments.rollout.rollouts import Rollouts
-from deployments.rollout.selection import Choice, Offer
+from deployments.rollout.states.selection import Choice, Offer
+from deployments.rollout.storage.ledger import Ledger
+from deployments.rollout.storage.records import Records
 from nereid.engine.local_replica import LocalApplications
 from nereid.engine.local_routing import LocalPublisher
 

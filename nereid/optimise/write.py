@@ -16,7 +16,7 @@ from app.core.encoding import to_json
 from app.core.errors import InferError
 from deployments.model_store.layout import ROLLOUT_FILE
 from deployments.model_store.version_file import VERSION_FILE, read_version_file
-from deployments.rollout.policy import parse_policy
+from deployments.rollout.states.policy import parse_policy
 from nereid.optimise.search import Search, digest_of, tools
 from nereid.optimise.trials.candidates import Candidate
 from nereid.optimise.trials.forms import Source, file_of, form_of

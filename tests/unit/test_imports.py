@@ -163,7 +163,8 @@ deployments.manager: app.core app.core.cost app.core.drift app.core.feedback app
     deployments.rollout deployments.rollout.judging deployments.rollout.storage deployments.scaling
 deployments.manager.loading: app.core app.core.config app.core.files app.core.observability
     app.core.rollout app.core.system app.routing app.settings backends.registry deployments deployments.drift
-    deployments.manager.publishing deployments.model_store deployments.rollout deployments.rollout.storage
+    deployments.manager.publishing deployments.model_store deployments.rollout deployments.rollout.states
+    deployments.rollout.storage
 deployments.manager.publishing: app.core app.core.config app.core.drift app.core.observability
     app.core.rollout app.core.tape app.routing deployments deployments.model_store deployments.rollout
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
@@ -181,12 +182,15 @@ deployments.replica: app.cache app.core app.core.config app.core.cost app.core.f
     deployments.execution deployments.model_store deployments.rate_limiting deployments.scheduling
     deployments.scheduling.dynamic
 deployments.residency: app.core app.core.system app.routing app.settings deployments
-deployments.rollout: app.core app.core.config app.core.cost app.core.feedback app.core.installed
-    app.core.observability app.core.rollout app.core.system app.routing app.transport.channel deployments
-    deployments.model_store deployments.rollout.judging deployments.rollout.storage nereid_client.comparison
+deployments.rollout: app.core app.core.cost app.core.feedback app.core.observability app.core.rollout
+    app.core.system app.routing app.transport.channel deployments deployments.rollout.judging
+    deployments.rollout.states deployments.rollout.storage
 deployments.rollout.judging: app.core app.core.cost app.core.feedback app.core.rollout app.core.system
     nereid_client.comparison
-deployments.rollout.storage: app.core app.core.files app.core.system deployments
+deployments.rollout.states: app.core app.core.config app.core.installed app.core.rollout app.routing
+    deployments.model_store deployments.rollout.judging nereid_client.comparison
+deployments.rollout.storage: app.core app.core.files app.core.rollout app.core.system deployments
+    deployments.rollout.judging deployments.rollout.states
 deployments.scaling: app.core app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel
     deployments
 deployments.scheduling: app.core app.core.observability deployments.execution
@@ -225,16 +229,17 @@ nereid.engine: app.core app.core.config app.core.cost app.core.drift app.core.fi
     app.ingress.tracing app.ray_adapter.serve app.routing app.settings app.transport app.transport.channel
     app.transport.loops backends.python.api deployments deployments.bls deployments.cost deployments.manager
     deployments.manager.loading deployments.manager.publishing deployments.model_store deployments.replica
-    deployments.rollout deployments.scheduling.dynamic
+    deployments.rollout deployments.rollout.states deployments.rollout.storage deployments.scheduling.dynamic
 nereid.inprocess: app.core app.core.config app.core.installed app.core.observability app.ingress.metrics
     app.protocol.http app.settings app.settings.flag backends.python.api nereid nereid.engine
 nereid.migrate: app.core app.protocol app.protocol.tfserving
 nereid.offline: app.core app.core.installed app.protocol app.settings app.settings.flag nereid nereid.engine
     nereid_client.tape nereid_client.tools
 nereid.optimise: app.core app.core.config app.core.system backends.registry deployments.model_store
-    deployments.rollout nereid nereid.commands nereid.optimise.trials nereid_client nereid_client.comparison
-    nereid_client.tape nereid_client.tools nereid_client.tools.analyze nereid_client.tools.perf
-    nereid_client.tools.perf.command nereid_client.tools.perf.report nereid_client.tools.replay
+    deployments.rollout.states nereid nereid.commands nereid.optimise.trials nereid_client
+    nereid_client.comparison nereid_client.tape nereid_client.tools nereid_client.tools.analyze
+    nereid_client.tools.perf nereid_client.tools.perf.command nereid_client.tools.perf.report
+    nereid_client.tools.replay
 nereid.optimise.trials: app.core app.core.config app.core.system backends.registry deployments.model_store
     nereid nereid.engine nereid_client.comparison nereid_client.tape
 nereid.raised: app.core

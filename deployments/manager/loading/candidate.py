@@ -24,7 +24,7 @@ from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_check import check_model
 from deployments.model_store.version_file import read_version_file
 from deployments.parameters import replica_parameters
-from deployments.rollout.selection import Offer
+from deployments.rollout.states.selection import Offer
 from deployments.spec import ModelSpec
 
 logger = logging.getLogger(__name__)

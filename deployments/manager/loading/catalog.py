@@ -29,7 +29,7 @@ from deployments.model_store.model_check import versions_of
 from deployments.model_store.overrides import Bundle
 from deployments.model_store.policy_files import read_tape_spec
 from deployments.model_store.registered import RegisteredModels
-from deployments.rollout.policy import read_policy
+from deployments.rollout.states.policy import read_policy
 from deployments.spec import Backends, Limits, Metrics, ModelSpec, Placement, ReplicaSettings
 
 logger = logging.getLogger(__name__)

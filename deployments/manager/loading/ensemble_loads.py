@@ -22,7 +22,7 @@ from deployments.manager.publishing.ensembles import (
 from deployments.model_store.layout import ModelEntry
 from deployments.model_store.model_files import read_labels
 from deployments.model_store.text_facts import read_text_facts
-from deployments.rollout.selection import Offer
+from deployments.rollout.states.selection import Offer
 
 logger = logging.getLogger(__name__)
 

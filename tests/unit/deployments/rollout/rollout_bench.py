@@ -15,7 +15,7 @@ from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, 
 from deployments.manager.manager import RepositoryManager
 from deployments.rollout import driver
 from deployments.rollout.judging.intervals import Intervals
-from deployments.rollout.machine import Record
+from deployments.rollout.states.machine import Record
 from tests.unit.deployments.manager.manager_bench import Bench
 from tests.unit.deployments.model_directories import CONFIG
 from tests.waiting import until

@@ -11,7 +11,7 @@ from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
 from app.routing.table import ModelState
 from deployments.rollout.judging.judge import judge
-from deployments.rollout.selection import Offer
+from deployments.rollout.states.selection import Offer
 from tests.unit.deployments.model_directories import CONFIG
 from tests.unit.deployments.rollout.rollout_bench import (
     ABORTED,

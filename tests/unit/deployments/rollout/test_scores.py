@@ -6,10 +6,10 @@ from app.core.feedback.figures import Scores
 from app.core.feedback.reports import ScoreReport, SlotScores
 from app.core.rollout.spec import JudgeRules, RolloutSpec, ScoreRule
 from app.core.rollout.status import RolloutState, Verdict
-from deployments.rollout import machine
 from deployments.rollout.judging.scores import Pair
-from deployments.rollout.machine import Record
 from deployments.rollout.scores import ScoreBoard
+from deployments.rollout.states import machine
+from deployments.rollout.states.machine import Record
 
 STARTED = 6000.0
 MINUTE = 100

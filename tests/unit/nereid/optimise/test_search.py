@@ -9,7 +9,7 @@ import yaml
 
 from app.core.errors import InferError
 from deployments.model_store.version_file import VERSION_FILE
-from deployments.rollout.policy import parse_policy
+from deployments.rollout.states.policy import parse_policy
 from nereid.engine.engine import Engine
 from nereid.optimise import report
 from nereid.optimise.command import main

@@ -16,7 +16,7 @@ from app.core.rollout.statistics import count_above, position
 from app.rollout.flights import Flights
 from deployments.rollout.judging.intervals import Intervals
 from deployments.rollout.judging.judge import judge
-from deployments.rollout.machine import WARM_REQUESTS, WARM_SECONDS
+from deployments.rollout.states.machine import WARM_REQUESTS, WARM_SECONDS
 
 Factors = npt.NDArray[np.float64]
 """How many times as long an answer takes as usually; spread to (2 versions, 4 replicas, seconds)."""

@@ -8,8 +8,8 @@ from app.core.identifiers import name_of
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.status import RolloutState, RolloutStatus
-from deployments.rollout import taping
-from deployments.rollout.machine import (
+from deployments.rollout.states import taping
+from deployments.rollout.states.machine import (
     NEREID,
     Record,
     judged,

@@ -9,9 +9,9 @@ import pytest
 
 from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.spec import RolloutSpec
-from deployments.rollout import machine
-from deployments.rollout.machine import Record
-from deployments.rollout.records import MAX_BYTES, Records, decoded, encoded
+from deployments.rollout.states import machine
+from deployments.rollout.states.machine import Record
+from deployments.rollout.storage.records import MAX_BYTES, Records, decoded, encoded
 from tests.unit.deployments.manager.manager_bench import FakeStore
 
 

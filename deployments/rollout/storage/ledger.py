@@ -7,7 +7,7 @@ import msgspec
 from app.core.encoding import to_json
 from app.core.rollout.history import Evidence, ServedChange, ServedEvent
 from app.core.rollout.status import RolloutState, RolloutStatus
-from deployments.rollout.machine import NEREID
+from deployments.rollout.states.machine import NEREID
 from deployments.rollout.storage.kept import Kept
 from deployments.rollout.storage.state_files import StateFiles
 from deployments.stored import Store

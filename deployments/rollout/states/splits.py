@@ -1,8 +1,8 @@
 """How tables split the requests of a rollout. Pure."""
 
 from app.core.rollout.split import WHOLE, Split
-from deployments.rollout import machine, taping
-from deployments.rollout.machine import Record
+from deployments.rollout.states import machine, taping
+from deployments.rollout.states.machine import Record
 
 
 def split_of(record: Record) -> Split:

@@ -7,10 +7,10 @@ from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState
-from deployments.rollout import machine, taping
-from deployments.rollout.machine import Record
-from deployments.rollout.policy import merged
-from deployments.rollout.selection import Offer
+from deployments.rollout.states import machine, taping
+from deployments.rollout.states.machine import Record
+from deployments.rollout.states.policy import merged
+from deployments.rollout.states.selection import Offer
 
 
 def changed(record: Record, change: RolloutChange, who: str, now: float) -> Record:

@@ -13,9 +13,9 @@ from app.core.rollout.spec import TapeRules
 from app.core.rollout.status import RolloutState
 from app.core.rollout.tape import TapeWork
 from app.core.rollout.tape_evidence import TapeEvidence
-from deployments.rollout import machine
 from deployments.rollout.judging.judge import Sample, evidence
-from deployments.rollout.machine import NEREID, Record
+from deployments.rollout.states import machine
+from deployments.rollout.states.machine import NEREID, Record
 from nereid_client.comparison.acceptance import Acceptance
 
 LOOK_S: Final = 5.0

@@ -8,9 +8,9 @@ from app.core.encoding import to_json
 from app.core.rollout.outcomes import Outcomes
 from app.core.rollout.status import Verdict
 from app.core.rollout.tape_evidence import TapeEvidence
-from deployments.rollout import machine
 from deployments.rollout.judging.intervals import UNSEEN
-from deployments.rollout.machine import Record
+from deployments.rollout.states import machine
+from deployments.rollout.states.machine import Record
 from deployments.rollout.storage.kept import Kept
 from deployments.rollout.storage.state_files import StateFiles
 from deployments.stored import Store

@@ -9,7 +9,7 @@ from app.core.errors import InferError
 from app.core.rollout.spec import ErrorRule, RolloutSpec
 from deployments.model_store.fingerprint import fingerprint, version_fingerprint
 from deployments.model_store.layout import ModelEntry
-from deployments.rollout.policy import merged, parse_policy, read_policy
+from deployments.rollout.states.policy import merged, parse_policy, read_policy
 from nereid_client.comparison.rules import OutputRule
 
 FAULTS = [

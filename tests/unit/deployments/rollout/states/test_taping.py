@@ -12,12 +12,13 @@ from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus
 from app.core.rollout.tape import TapeFound, TapePart, WorstRow
 from deployments.manager.manager import RepositoryManager
-from deployments.rollout import machine, records, restarts, taping
-from deployments.rollout.changes import changed
 from deployments.rollout.judging.judge import judge
-from deployments.rollout.machine import Record
-from deployments.rollout.policy import merged, parse_policy
-from deployments.rollout.splits import split_of
+from deployments.rollout.states import machine, restarts, taping
+from deployments.rollout.states.changes import changed
+from deployments.rollout.states.machine import Record
+from deployments.rollout.states.policy import merged, parse_policy
+from deployments.rollout.states.splits import split_of
+from deployments.rollout.storage import records
 from tests.unit.deployments.rollout.rollout_bench import (
     FAILED,
     PAUSED,
