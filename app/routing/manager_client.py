@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -41,6 +41,31 @@ MAX_FILE_BYTES = 512 << 20
 """Bytes of the files in those calls together; a single call may exceed it."""
 
 
+class LoadRequest(NamedTuple):
+    """A load or reload of a model on request.
+
+    Attributes:
+        name: the model, in every namespace that has it.
+        config: a configuration as JSON instead of the one on disk.
+        files: files by path, instead of those on disk; they need a `config`.
+        directory: load it from here, outside the repositories, without `config` and `files`.
+        requester: the replica that waits for it; "" for a client.
+        who: the client, as histories name it.
+    """
+
+    name: str
+    config: str | None = None
+    files: Mapping[str, bytes] = {}
+    directory: str = ""
+    requester: str = ""
+    who: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its files."""
+        return sum(map(len, self.files.values()))
+
+
 class ManagerClient:
     """The repository manager behind its Serve handle.
 
@@ -63,36 +88,20 @@ class ManagerClient:
         rows: list[tuple[str, str, str, str]] = await self._call(self._handle.index)
         return rows
 
-    async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        requested_by: str = "",
-        *,
-        directory: str = "",
-        who: str = "",
-    ) -> None:
-        """Load a model; `requested_by` is the replica that waits for it, "" for a client.
-
-        `directory`, `who`: see `Requests.load`.
-        """
+    async def load(self, asked: LoadRequest) -> None:
+        """Load a model; see `Requests.load`."""
         self._require_health()
-        size = sum(map(len, files.values()))
-        arguments = (name, config, dict(files), requested_by, directory, who)
-        await self._call(self._handle.load, *arguments, nbytes=size)
+        await self._call(self._handle.load, asked._replace(files=dict(asked.files)), nbytes=asked.nbytes)
 
     async def registered(self) -> dict[str, str]:
         """Return the directories of registered models that are served, by name."""
         found: dict[str, str] = await self._call(self._handle.registered)
         return found
 
-    async def unload(
-        self, name: str, unload_dependents: bool, requested_by: str = "", *, who: str = ""
-    ) -> None:
-        """Unload a model; see `load`."""
+    async def unload(self, name: str, unload_dependents: bool, requester: str = "", *, who: str = "") -> None:
+        """Unload a model; `requester` and `who` as those of a `LoadRequest`."""
         self._require_health()
-        await self._call(self._handle.unload, name, unload_dependents, requested_by, who)
+        await self._call(self._handle.unload, name, unload_dependents, requester, who)
 
     async def demand(self, name: str) -> None:
         """Have a model, by its identifier, served by a replica; return when every ingress routes to it.

@@ -26,7 +26,7 @@ from app.core.tensors import InferRequest, InferResponse
 from app.cost.tap import CostTap
 from app.dispatch.router import Router
 from app.rollout.reporter import OutcomeReporter
-from app.routing.manager_client import ManagerClient, follow
+from app.routing.manager_client import LoadRequest, ManagerClient, follow
 from app.routing.pools import Pools
 from app.routing.table import NotLoaded, VersionEntry
 from app.transport.loops.inline import InlineEventLoop
@@ -278,8 +278,8 @@ class ModelCalls(Calls):
         return entry
 
     async def _load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        requester = self._requester
-        await (await self._connection()).manager.load(name, config or None, files, requester)
+        asked = LoadRequest(name, config or None, files, requester=self._requester)
+        await (await self._connection()).manager.load(asked)
 
     async def _unload(self, name: str, unload_dependents: bool) -> None:
         requester = self._requester

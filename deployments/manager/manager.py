@@ -26,6 +26,7 @@ from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.orphans import end_with_raylet
 from app.ray_adapter.serve.log import omit_failures
 from app.routing.last_table import LastTable
+from app.routing.manager_client import LoadRequest
 from app.routing.pools import Pools
 from app.routing.table import RoutingTable
 from app.routing.table_bytes import encode_table
@@ -152,18 +153,10 @@ class RepositoryManager:
         self.table.require_started()
         return self._drift.marked(await self._requests.index())
 
-    async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        requester: str = "",
-        directory: str = "",
-        who: str = "",
-    ) -> None:
+    async def load(self, asked: LoadRequest) -> None:
         """Load or reload a model on request, see `Requests.load`."""
         await self._require_explicit()
-        await self._requests.load(name, config, files, requester, directory, who)
+        await self._requests.load(asked)
         await self._drift.look()
 
     async def registered(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from app.core.errors import InferError, invalid_arg
 from app.core.identifiers import name_of
+from app.routing.manager_client import LoadRequest
 from deployments.manager.loading.catalog import Catalog, PollFailure, poll_failure
 from deployments.manager.loading.lifecycle import Lifecycle
 from deployments.manager.loading.model_locks import LONG_LOAD_S, requested_by
@@ -40,32 +41,17 @@ class Requests:
         rejected = self._lifecycle.rollouts.rejected()
         return index_rows(self._lifecycle.effective, on_disk, rejected)
 
-    async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        requester: str = "",
-        directory: str = "",
-        who: str = "",
-    ) -> None:
+    async def load(self, asked: LoadRequest) -> None:
         """Load or reload a model; return when every ingress routes to it.
-
-        Args:
-            name: the model, in every namespace that has it.
-            config: a configuration as JSON instead of the one on disk.
-            files: files by path, instead of those on disk; they need a `config`.
-            requester, who: see `requested_by`.
-            directory: load it from here, outside the repositories, without `config` and `files`.
 
         Raises:
             InferError: the load failed (Triton's texts); versions that were served still are.
         """
-        with requested_by(requester, who):
-            if directory:
-                await self._register(name, directory)
+        with requested_by(asked.requester, asked.who):
+            if asked.directory:
+                await self._register(asked.name, asked.directory)
             else:
-                await self._load(name, config, files)
+                await self._load(asked.name, asked.config, asked.files)
 
     async def _load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
         models = [name] if files else await asyncio.to_thread(self._catalog.identifiers, name)

@@ -18,6 +18,7 @@ from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.system.tasks import Tasks
 from app.dispatch.router import Router
 from app.ingress.tracing.observer import Observer
+from app.routing.manager_client import LoadRequest
 from app.routing.table import ModelState
 from app.settings.settings import ServerSettings
 from deployments.cost.book import open_book
@@ -111,19 +112,10 @@ class LocalRepository:
         """Return name, version, state and reason of every version, and names of models never loaded."""
         return self.watching.marked(await self._requests.index())
 
-    async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        requester: str = "",
-        *,
-        directory: str = "",
-        who: str = "",
-    ) -> None:
+    async def load(self, asked: LoadRequest) -> None:
         """Load or reload a model, see `Requests.load`."""
         self._require_explicit()
-        await self._requests.load(name, config, files, requester, directory, who)
+        await self._requests.load(asked)
         await self.watching.look()
 
     async def registered(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 from app.core import inference
 from app.core.errors import unavailable
 from app.core.tensors import InferRequest
+from app.routing.manager_client import LoadRequest
 from app.routing.table import VersionEntry
 from app.transport.loops.thread import LoopThread
 from backends.python.api import server_api
@@ -28,9 +29,9 @@ class Loading:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
 
-    async def load(self, *arguments: Any) -> None:
-        self.asked.append(("load", *arguments))
-        if arguments[0] == "bad":
+    async def load(self, asked: LoadRequest) -> None:
+        self.asked.append(("load", asked))
+        if asked.name == "bad":
             raise unavailable("no")
 
     async def unload(self, *arguments: Any) -> None:

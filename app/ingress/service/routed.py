@@ -27,6 +27,7 @@ from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.overview import Overview, Overviews
 from app.ingress.service.peers import Peers
 from app.ingress.service.replica_statistics import collect, collect_ensembles, statistics_message
+from app.routing.manager_client import LoadRequest
 from app.routing.refusals import unknown_text
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.routing.waiting_room import WaitingCounts
@@ -48,15 +49,7 @@ class Repository(Protocol):
 
     async def index(self) -> list[tuple[str, str, str, str]]: ...
 
-    async def load(
-        self,
-        name: str,
-        config: str | None,
-        files: Mapping[str, bytes],
-        *,
-        directory: str = "",
-        who: str = "",
-    ) -> None: ...
+    async def load(self, asked: LoadRequest) -> None: ...
 
     async def registered(self) -> dict[str, str]: ...
 
@@ -300,13 +293,13 @@ class RoutedInferenceService:
         if files and not self._settings.repository.allow_upload:
             text = "files in load requests are not accepted, as --allow-model-upload is false"
             raise unsupported(f"failed to load '{name}', {text}")
-        await self._repository.load(name, config, files, who=who)
+        await self._repository.load(LoadRequest(name, config, files, who=who))
 
     async def unload_model(self, name: str, unload_dependents: bool = False, who: str = "") -> None:
         await self._repository.unload(name, unload_dependents, who=who)
 
     async def register_model(self, name: str, directory: str, who: str = "") -> None:
-        await self._repository.load(name, None, {}, directory=directory, who=who)
+        await self._repository.load(LoadRequest(name, directory=directory, who=who))
 
     async def registered_models(self) -> dict[str, str]:
         return await self._repository.registered()

@@ -14,6 +14,7 @@ from app.core.rollout.status import RolloutChange, RolloutStatus
 from app.core.tensors import InferRequest, InferResponse
 from app.ensemble.runner import EnsembleRunner
 from app.rollout.traffic import RolloutTraffic
+from app.routing.manager_client import LoadRequest
 from app.routing.table import ModelState, NotLoaded, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
 from tests.unit.app.drift_fakes import drift_status
@@ -137,10 +138,10 @@ class FakeRepository:
     async def index(self) -> list[tuple[str, str, str, str]]:
         return self.rows
 
-    async def load(
-        self, name: str, config: str | None, files: Any, *, directory: str = "", who: str = ""
-    ) -> None:
-        self.calls.append(("load", name, config, files, *filter(None, [directory, who])))
+    async def load(self, asked: LoadRequest) -> None:
+        self.calls.append(
+            ("load", asked.name, asked.config, asked.files, *filter(None, [asked.directory, asked.who]))
+        )
 
     async def registered(self) -> dict[str, str]:
         return {}

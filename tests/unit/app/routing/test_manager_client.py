@@ -9,7 +9,7 @@ import pytest
 
 from app.core.errors import ErrorCode, FailureReason, InferError, not_found
 from app.routing import manager_client
-from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, ManagerClient, follow
+from app.routing.manager_client import MAX_CALLS, MAX_FILE_BYTES, LoadRequest, ManagerClient, follow
 from app.routing.table import RoutingTable
 from app.routing.table_bytes import encode_table
 from tests.waiting import let_run, until
@@ -41,8 +41,8 @@ async def test_manager_is_called_through_its_handle() -> None:
     handle = Handle([("m", "1", "READY", "")])
     client = ManagerClient(handle)
     assert await client.index() == [("m", "1", "READY", "")]
-    await client.load("m", None, {})
-    assert [*handle.load.arguments] == ["m", None, {}, "", "", ""]
+    await client.load(LoadRequest("m"))
+    assert [*handle.load.arguments] == [LoadRequest("m")]
     await client.unload("m", True)
     assert [*handle.load.arguments] == ["m", True, "", ""]
     handle.load.outcome = b"table"
@@ -88,7 +88,7 @@ async def test_call_that_nobody_works_on_is_answered(caplog: pytest.LogCaptureFi
     manager = SimpleNamespace(index=SimpleNamespace(remote=Response), load=SimpleNamespace(remote=Response))
     client = ManagerClient(manager, lambda: faults[0])
     text = "models cannot be loaded, unloaded, replaced or listed at present: Ray's GCS does not answer; "
-    for change in (client.load("m", None, {}), client.unload("m", False)):
+    for change in (client.load(LoadRequest("m")), client.unload("m", False)):
         with pytest.raises(InferError) as refused:
             await asyncio.wait_for(change, 60)
         assert refused.value.code is ErrorCode.UNAVAILABLE
@@ -145,18 +145,18 @@ async def test_manager_calls_are_limited_also_after_their_clients_left() -> None
     client = ManagerClient(SimpleNamespace(load=SimpleNamespace(remote=remote)))
     half = {"f": bytes(MAX_FILE_BYTES // 2)}
     for files in (half, half, *[{}] * (MAX_CALLS - 2)):
-        asking = asyncio.create_task(client.load("m", None, files))
+        asking = asyncio.create_task(client.load(LoadRequest("m", files=files)))
         await asyncio.sleep(0)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
     with pytest.raises(InferError, match="too many requests to the repository manager"):
-        await client.load("m", None, {})
+        await client.load(LoadRequest("m"))
     answers[-1].set_exception(not_found("no such model"))
     await let_run()
     with pytest.raises(InferError, match="too many requests to the repository manager"):
-        await client.load("m", None, {"f": b"1"})
-    asking = asyncio.create_task(client.load("m", None, {}))
+        await client.load(LoadRequest("m", files={"f": b"1"}))
+    asking = asyncio.create_task(client.load(LoadRequest("m")))
     await asyncio.sleep(0)
     answers[-1].set_result(None)
     await asking

@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from app.core.errors import InferError
 from app.core.rollout.split import Split
 from app.ray_adapter.serve.applications import ReplicaCounts
+from app.routing.manager_client import LoadRequest
 from app.routing.table import RoutingTable
 from app.routing.table_bytes import decode_table
 from app.settings.load import from_args
@@ -227,7 +228,7 @@ async def reason(made: RepositoryManager, name: str) -> str:
 
 
 async def load(made: RepositoryManager, name: str, config: str | None = None) -> None:
-    await asyncio.wait_for(made.load(name, config, {}), 60)
+    await asyncio.wait_for(made.load(LoadRequest(name, config)), 60)
 
 
 async def load_error(made: RepositoryManager, name: str) -> InferError:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.routing.manager_client import LoadRequest
 from deployments.manager import polling, requests
 from deployments.manager.loading.model_locks import ModelLocks
 from deployments.manager.manager import RepositoryManager
@@ -26,7 +27,7 @@ async def hanging(bench: Bench, made: RepositoryManager, name: str) -> "asyncio.
 
     async def failure() -> str:
         with pytest.raises(Exception) as caught:
-            await made.load(name, None, {})
+            await made.load(LoadRequest(name))
         return str(caught.value)
 
     task = asyncio.create_task(failure())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError, internal
+from app.routing.manager_client import LoadRequest
 from app.routing.table import ModelState
 from app.routing.table_bytes import decode_table
 from tests.hints import hint, tritons
@@ -130,7 +131,7 @@ async def test_loads_are_refused_outside_explicit_mode(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = await bench.start()
-    for work in (made.load("m", None, {}), made.unload("m")):
+    for work in (made.load(LoadRequest("m")), made.unload("m")):
         with pytest.raises(InferError) as caught:
             await work
         assert caught.value.code is ErrorCode.UNAVAILABLE
@@ -147,7 +148,7 @@ async def test_missing_repository_leaves_a_server_that_is_not_ready(
     made = await bench.start_explicit(exit_on_error=False)
     assert made.table.failed and not made.table.initialised
     assert f"Internal: failed to open directory {bench.repository}" in caplog.text
-    for work in (made.index(), made.load("m", None, {}), made.unload("m")):
+    for work in (made.index(), made.load(LoadRequest("m")), made.unload("m")):
         with pytest.raises(InferError) as caught:
             await work
         assert (caught.value.code, caught.value.message) == (ErrorCode.UNAVAILABLE, "Server not ready")

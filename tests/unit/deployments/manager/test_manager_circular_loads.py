@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from app.core.errors import InferError, internal
+from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from deployments.manager.serve import applications
 from deployments.spec import Description, ModelSpec
@@ -35,7 +36,7 @@ def initialize(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> dict[str, Initi
 
 
 def loads(made: RepositoryManager, requester: str, name: str) -> Initialize:
-    return lambda: made.load(name, None, {}, requester)
+    return lambda: made.load(LoadRequest(name, requester=requester))
 
 
 async def explicit(bench: Bench, *names: str, **settings: int) -> RepositoryManager:
@@ -73,11 +74,11 @@ async def test_client_loads_of_both_models_of_a_cycle_end(
     async def meet(requester: str, name: str) -> None:
         begun.add(requester)
         await until(lambda: len(begun) == 2)
-        await made.load(name, None, {}, requester)
+        await made.load(LoadRequest(name, requester=requester))
 
     initialize.update(a=lambda: meet("a", "b"), b=lambda: meet("b", "a"))
     outcomes = await asyncio.wait_for(
-        asyncio.gather(made.load("a", None, {}), made.load("b", None, {}), return_exceptions=True), 10
+        asyncio.gather(made.load(LoadRequest("a")), made.load(LoadRequest("b")), return_exceptions=True), 10
     )
     assert [type(outcome) for outcome in outcomes] == [InferError, InferError], outcomes
     assert any("circular load of models: " in str(outcome) for outcome in outcomes), outcomes
@@ -121,8 +122,8 @@ async def test_model_reloaded_by_a_model_it_loads_fails(
     """The new version does not wait for the old one, whose request loads a model."""
     made = await explicit(bench, "a")
     config = '{"backend": "identity", "max_batch_size": 2}'
-    initialize["b"] = lambda: made.load("a", config, {}, "b")
-    await asyncio.wait_for(made.load("b", None, {}, "a:1"), 60)
+    initialize["b"] = lambda: made.load(LoadRequest("a", config, requester="b"))
+    await asyncio.wait_for(made.load(LoadRequest("b", requester="a:1")), 60)
     assert {"a:1@2", "b:1"} == set(made.lifecycle.loaded)
 
 
@@ -146,7 +147,7 @@ async def test_model_unloaded_by_a_model_it_loads_fails(
         await made.unload("c", False, "b")
 
     initialize["b"] = unload_both
-    await asyncio.wait_for(made.load("b", None, {}, "a:1"), 60)
+    await asyncio.wait_for(made.load(LoadRequest("b", requester="a:1")), 60)
     assert bench.serve.deleted == ["c:1"]
     answered.set()
     await until(lambda: bench.serve.deleted == ["c:1", "a:1"])
@@ -161,7 +162,7 @@ async def test_model_loads_a_model_that_is_being_unloaded(
     delete = applications.delete
 
     async def draining(application: str, kill: bool = False) -> None:
-        refused.append(await load_error_of(made.load("a", None, {}, "a:1")))
+        refused.append(await load_error_of(made.load(LoadRequest("a", requester="a:1"))))
         await delete(application)
 
     monkeypatch.setattr(applications, "delete", draining)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import InferError
+from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.manager.manager_bench import Bench, load, states
 
@@ -13,7 +14,7 @@ OVERRIDE = '{"backend": "identity", "max_batch_size": 2}'
 
 
 async def load_files(made: RepositoryManager, name: str, config: str | None, *files: str) -> None:
-    await asyncio.wait_for(made.load(name, config, dict.fromkeys(files, b"x")), 60)
+    await asyncio.wait_for(made.load(LoadRequest(name, config, dict.fromkeys(files, b"x"))), 60)
 
 
 async def test_files_of_a_request_are_served_and_reverted(bench: Bench) -> None:

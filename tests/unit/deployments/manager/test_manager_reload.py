@@ -9,6 +9,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import ErrorCode, InferError, internal
+from app.routing.manager_client import LoadRequest
 from app.routing.table import NO_VERSION, ModelState
 from deployments.manager.manager import RepositoryManager
 from deployments.spec import Description
@@ -243,7 +244,8 @@ async def test_change_of_the_complete_configuration_updates_instances(bench: Ben
     complete.output.add(name="FOUND", data_type=mc.TYPE_FP32, dims=[1])
     made.lifecycle.set_entry(msgspec.structs.replace(entry, config=complete.SerializeToString()))
     complete.instance_group[0].count = 5
-    await made.load("m", json_format.MessageToJson(complete, preserving_proto_field_name=True), {})
+    config = json_format.MessageToJson(complete, preserving_proto_field_name=True)
+    await made.load(LoadRequest("m", config))
     assert bench.serve.deployed == ["m:1"] and counts(made) == [5]
 
 

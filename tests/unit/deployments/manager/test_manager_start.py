@@ -2,6 +2,7 @@
 
 import asyncio
 
+from app.routing.manager_client import LoadRequest
 from tests.unit.deployments.manager.manager_bench import Bench, load, load_error, started
 from tests.waiting import until
 
@@ -32,5 +33,5 @@ async def test_start_is_whole_once_the_model_that_failed_is_mended(bench: Bench)
     made = await bench.start_explicit("good", "odd")
     assert made.table.initialised and not made.table.all_loaded
     bench.add("odd")
-    await made.load("odd", None, {})
+    await made.load(LoadRequest("odd"))
     assert made.table.all_loaded

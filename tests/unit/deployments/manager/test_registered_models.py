@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, InferError
+from app.routing.manager_client import LoadRequest
 from tests.unit.deployments.manager.manager_bench import Bench, load, load_error, states
 from tests.unit.deployments.model_directories import add
 from tests.unit.ensembles import ensemble, model, step
 
 
 async def register(made: Any, name: str, directory: Path) -> None:
-    await asyncio.wait_for(made.load(name, None, {}, "", str(directory)), 60)
+    await asyncio.wait_for(made.load(LoadRequest(name, directory=str(directory))), 60)
 
 
 async def test_a_registered_model_is_served_under_its_name(bench: Bench, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from app.core.rollout.outcomes import OutcomeReport, Outcomes, StepOutcomes, Ver
 from app.core.rollout.spec import JudgeRules
 from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus, Verdict
+from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from deployments.rollout import driver
 from deployments.rollout.judging.intervals import Intervals
@@ -88,7 +89,7 @@ class RolloutBench:
     async def stepping(self, policy: str = POLICY) -> RepositoryManager:
         """Start a manager whose model `m` is in the first step from version 1 to 2."""
         made = await self.serving(policy)
-        await made.load("m", None, {})
+        await made.load(LoadRequest("m"))
         return made
 
     async def after(self, made: RepositoryManager, seconds: float = 1.0, ok: int = 0) -> RolloutStatus:

@@ -7,6 +7,7 @@ import pytest
 
 from app.core.errors import InferError
 from app.core.rollout.status import RolloutState
+from app.routing.manager_client import LoadRequest
 from tests.unit.deployments.model_directories import CONFIG
 from tests.unit.deployments.rollout.rollout_bench import (
     ABORTED,
@@ -55,7 +56,7 @@ async def test_no_room_pauses_until_it_is_resumed(rollouts: RolloutBench) -> Non
     assert paused.state is PAUSED and paused.reason == "no room: Internal: CUDA out of memory"
     assert ready(made) == [1] and made.table.all_ready
     assert "no room" in await refusal(made, "promote")
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert rollouts.bench.serve.deployed == ["m:1", "m:2"], "only who resumes it tries it again"
     rollouts.bench.serve.failures.clear()
     assert (await act(made, "resume")).state is RolloutState.LOADING
@@ -68,7 +69,7 @@ async def test_without_room_for_both_the_stable_version_is_unloaded_first_if_ask
     made = await rollouts.serving("strategy: resource_preserving\n")
     rollouts.bench.serve.failures["m:2"] = "Internal: out of memory"
     with pytest.raises(InferError, match="out of memory"):
-        await made.load("m", None, {})
+        await made.load(LoadRequest("m"))
     assert rollouts.bench.serve.deployed[:2] == ["m:1", "m:2"] and rollouts.bench.serve.deleted[0] == "m:1"
     assert (await status(made)).state is FAILED
     await until(lambda: ready(made) == [1])
@@ -96,7 +97,7 @@ async def test_an_ensemble_has_no_rollouts(rollouts: RolloutBench) -> None:
         "model 'm' is an ensemble, whose versions have the same configuration and no files: roll out the"
         " models that it calls"
     )
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [2] and split(made) is None
 
 
@@ -137,7 +138,7 @@ async def test_the_other_versions_of_a_model_stay_where_its_policy_selects_them(
 ) -> None:
     config = CONFIG + "version_policy { all {} }\n"
     made = await rollouts.serving(config=config)
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [1, 2] and made.table.resolve("m").version == 1
     await act(made, "promote")
     await rollouts.after(made, 301)

@@ -9,6 +9,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.rollout.outcomes import VersionOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
+from app.routing.manager_client import LoadRequest
 from app.routing.table import ModelState
 from deployments.rollout.judging.judge import judge
 from deployments.rollout.states.selection import Offer
@@ -55,7 +56,7 @@ async def test_a_new_version_is_promoted_step_by_step_and_the_stable_one_retired
 
 async def test_without_a_policy_a_new_version_takes_over_at_once(rollouts: RolloutBench) -> None:
     made = await rollouts.serving(policy=None)
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [2] and split(made) is None
     with pytest.raises(InferError, match="model 'm' has had no rollout; one begins by") as caught:
         await made.rollout("m")
@@ -66,7 +67,7 @@ async def test_a_candidate_of_another_configuration_says_so(rollouts: RolloutBen
     made = await rollouts.serving()
     wider = 'input { name: "IN" data_type: TYPE_FP32 dims: [ 8 ] }'
     rollouts.bench.add("m", f"{CONFIG} {wider}", versions=(2,))
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     found = await status(made)
     assert found.reason == "loaded; of another configuration: a new input 'IN'"
     assert found.history[-1].why == found.reason
@@ -83,7 +84,7 @@ async def test_a_bad_policy_fails_the_load_and_what_was_served_still_is(rollouts
     path = rollouts.bench.repository / "m" / "rollout.yaml"
     path.write_text("steps: [1, 5]\nstpe: {}\n")
     with pytest.raises(InferError) as caught:
-        await made.load("m", None, {})
+        await made.load(LoadRequest("m"))
     assert caught.value.message == (
         "failed to load 'm', failed to poll from model repository: "
         f"{path}: Object contains unknown field `stpe`"
@@ -97,12 +98,12 @@ async def test_a_candidate_that_cannot_be_loaded_fails_and_is_not_tried_again(
     made = await rollouts.serving()
     rollouts.bench.serve.failures["m:2"] = "Internal: no such layer"
     with pytest.raises(InferError, match="no such layer"):
-        await made.load("m", None, {})
+        await made.load(LoadRequest("m"))
     failed = await status(made)
     assert state(failed) == (FAILED, 0) and failed.reason == "Internal: no such layer"
     assert ready(made) == [1] and made.table.all_ready and split(made) is None
     rollouts.bench.serve.failures.clear()
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [1] and rollouts.bench.serve.deployed == ["m:1", "m:2"]
     again = await rollouts.manager(load_model=["m"])
     assert ready(again) == [1], "nor by a manager that starts"
@@ -114,10 +115,10 @@ async def test_a_failed_candidate_that_was_written_anew_is_tried_again(rollouts:
     made = await rollouts.serving()
     rollouts.bench.serve.failures["m:2"] = "Internal: no such layer"
     with pytest.raises(InferError):
-        await made.load("m", None, {})
+        await made.load(LoadRequest("m"))
     rollouts.bench.serve.failures.clear()
     (rollouts.bench.repository / "m" / "2" / "weights").write_bytes(b"better")
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert state(await status(made)) == (STEP, 10)
 
 
@@ -127,12 +128,12 @@ async def test_the_stable_version_stays_as_it_runs_when_the_configuration_change
     """A new version often comes with a new configuration, which is part of what is tried."""
     made = await rollouts.serving()
     rollouts.bench.add("m", CONFIG.replace("4", "8"))
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert rollouts.bench.serve.deployed == ["m:1", "m:2"]
     rollouts.alarms = ("too many errors",)
     await rollouts.after(made)
     assert state(await rollouts.after(made)) == (FAILED, 0)
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert rollouts.bench.serve.deployed == ["m:1", "m:2"] and ready(made) == [1]
     loaded = mc.ModelConfig.FromString(made.lifecycle.loaded["m:1"].config)
     assert loaded.max_batch_size == 4, "as it runs"
@@ -221,14 +222,14 @@ async def test_abort_deletes_the_candidate_which_is_not_tried_again(rollouts: Ro
     assert rolling.state is RolloutState.ROLLING_BACK and rolling.history[-1].who == "ann"
     assert state(await rollouts.after(made)) == (ABORTED, 0)
     await until(lambda: rollouts.bench.serve.deleted == ["m:2"])
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [1]
 
 
 async def test_abort_gives_up_a_load(rollouts: RolloutBench) -> None:
     made = await rollouts.serving()
     rollouts.bench.serve.gates["m"] = asyncio.Event()
-    loading = asyncio.create_task(made.load("m", None, {}))
+    loading = asyncio.create_task(made.load(LoadRequest("m")))
     await until(lambda: rollouts.bench.serve.deployed[-1] == "m:2")
     await act(made, "abort")
     assert state(await rollouts.after(made)) == (ABORTED, 0)
@@ -251,7 +252,7 @@ async def test_a_newer_version_replaces_the_candidate_at_the_first_step(rollouts
     await rollouts.after(made, 60, ok=100)
     first = await status(made)
     rollouts.bench.add("m", versions=(3,))
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     second = await status(made)
     assert (second.stable, second.candidate, second.percent) == (1, 3, 10)
     assert second.rollout != first.rollout and ready(made) == [1, 3]
@@ -263,7 +264,7 @@ async def test_a_candidate_that_was_written_anew_begins_at_the_first_step(rollou
     await rollouts.after(made, 60, ok=100)
     first = await status(made)
     (rollouts.bench.repository / "m" / "2" / "weights").write_bytes(b"better")
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     second = await status(made)
     assert state(first) == (STEP, 50) and state(second) == (STEP, 10)
     assert second.rollout != first.rollout and list(made.table.applications) == ["m:1", "m:2@2"]
@@ -287,7 +288,7 @@ async def test_a_newer_version_after_the_promotion_goes_on_from_the_promoted_one
     made = await rollouts.stepping()
     await act(made, "promote")
     rollouts.bench.add("m", versions=(3,))
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     found = await status(made)
     assert (found.stable, found.candidate) == (2, 3) and ready(made) == [2, 3]
 
@@ -297,7 +298,7 @@ async def test_a_candidate_that_is_removed_from_the_repository_ends_the_rollout(
 ) -> None:
     made = await rollouts.stepping()
     (rollouts.bench.repository / "m" / "2").rmdir()
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     ended = await status(made)
     assert state(ended) == (ABORTED, 0) and ended.reason == "version 2 is no longer to be served"
     assert ready(made) == [1] and split(made) is None
@@ -308,14 +309,14 @@ async def test_unload_ends_the_rollout_and_the_next_load_is_a_first_one(rollouts
     await made.unload("m")
     ended = await status(made)
     assert state(ended) == (ABORTED, 0) and ended.reason == "the model was unloaded"
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [2]
 
 
 async def test_files_of_a_request_are_refused_while_a_rollout_is_on(rollouts: RolloutBench) -> None:
     made = await rollouts.stepping()
     with pytest.raises(InferError, match="'m' has a rollout: promote or abort it before a load with other"):
-        await made.load("m", '{"backend": "identity"}', {"1/weights": b"x"})
+        await made.load(LoadRequest("m", '{"backend": "identity"}', {"1/weights": b"x"}))
 
 
 async def test_all_candidates_that_have_failed_are_remembered(rollouts: RolloutBench) -> None:
@@ -324,9 +325,9 @@ async def test_all_candidates_that_have_failed_are_remembered(rollouts: RolloutB
         rollouts.bench.add("m", versions=(version,))
         rollouts.bench.serve.failures[f"m:{version}"] = "Internal: no such layer"
         with pytest.raises(InferError):
-            await made.load("m", None, {})
+            await made.load(LoadRequest("m"))
     (rollouts.bench.repository / "m" / "3").rmdir()
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [1] and rollouts.bench.serve.deployed == ["m:1", "m:2", "m:3"]
 
 
@@ -337,7 +338,7 @@ async def test_what_was_rejected_is_not_served_though_nothing_else_is_there(roll
     await made.unload("m")
     (rollouts.bench.repository / "m" / "1").rmdir()
     with pytest.raises(InferError, match=r"version 2 was rolled back on .*'nereid rollout forget m'"):
-        await made.load("m", None, {})
+        await made.load(LoadRequest("m"))
     assert ready(made) == []
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from app.core.rollout.outcomes import VersionOutcomes
 from app.core.rollout.status import RolloutState, RolloutStatus
+from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.rollout.rollout_bench import (
     POLICY,
@@ -37,7 +38,7 @@ async def successor(rollouts: RolloutBench, made: RepositoryManager) -> Reposito
 async def loading(rollouts: RolloutBench) -> RepositoryManager:
     made = await rollouts.serving()
     gate = rollouts.bench.serve.gates["m"] = asyncio.Event()
-    task = asyncio.create_task(made.load("m", None, {}))
+    task = asyncio.create_task(made.load(LoadRequest("m")))
     await until(lambda: rollouts.bench.serve.deployed[-1] == "m:2")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -72,7 +73,7 @@ async def paused(rollouts: RolloutBench) -> RepositoryManager:
 async def no_room(rollouts: RolloutBench) -> RepositoryManager:
     made = await rollouts.serving()
     rollouts.bench.serve.failures["m:2"] = "Internal: out of memory"
-    await asyncio.gather(made.load("m", None, {}), return_exceptions=True)
+    await asyncio.gather(made.load(LoadRequest("m")), return_exceptions=True)
     return made
 
 
@@ -91,7 +92,7 @@ async def rolling_back(rollouts: RolloutBench) -> RepositoryManager:
 async def failed(rollouts: RolloutBench) -> RepositoryManager:
     made = await rollouts.serving()
     rollouts.bench.serve.failures["m:2"] = "Internal: no such layer"
-    await asyncio.gather(made.load("m", None, {}), return_exceptions=True)
+    await asyncio.gather(made.load(LoadRequest("m")), return_exceptions=True)
     rollouts.bench.serve.failures.clear()
     return made
 
@@ -223,7 +224,7 @@ async def test_a_rollout_that_the_store_has_lost_is_paused_as_the_ingresses_rout
     assert found is not None and routed is not None
     kept = ("rollout", "step", "weight", "salt", "sticky", "match", "mirror", "stable", "candidate")
     assert [getattr(found, name) for name in kept] == [getattr(routed, name) for name in kept]
-    await again.load("m", None, {})
+    await again.load(LoadRequest("m"))
     assert again.table.ready_versions("m") == [1, 2] and rollouts.bench.serve.deployed == ["m:1", "m:2"]
 
 
@@ -232,7 +233,7 @@ async def test_a_lost_rollout_whose_candidate_was_loading_loads_it_when_a_person
 ) -> None:
     made = await rollouts.serving(POLICY + "mirror: 20\n")
     gate = rollouts.bench.serve.gates["m"] = asyncio.Event()
-    task = asyncio.create_task(made.load("m", None, {}))
+    task = asyncio.create_task(made.load(LoadRequest("m")))
     await until(lambda: made.table.splits != ())
     again = await forgetful(rollouts, made)
     gate.set()

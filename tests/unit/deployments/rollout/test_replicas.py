@@ -6,6 +6,7 @@ import pytest
 
 from app.core.errors import ErrorCode, InferError
 from app.core.rollout.status import RolloutState
+from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from deployments.rollout import driver
 from tests.unit.deployments.model_directories import CONFIG
@@ -28,7 +29,7 @@ FOUR = CONFIG + '\nparameters { key: "ray_replicas" value { string_value: "4" } 
 async def stepping(rollouts: RolloutBench, policy: str = POLICY) -> RepositoryManager:
     """Start a manager whose model of four replicas is in the first step, of 10 %."""
     made = await rollouts.serving(policy, FOUR)
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     return made
 
 
@@ -113,7 +114,7 @@ async def test_a_promotion_without_the_replicas_for_it_is_refused(
 async def test_a_candidate_promoted_while_it_loads_waits_for_its_replicas(rollouts: RolloutBench) -> None:
     made = await rollouts.serving(config=FOUR)
     gate = rollouts.bench.serve.gates["m"] = asyncio.Event()
-    load = asyncio.create_task(made.load("m", None, {}))
+    load = asyncio.create_task(made.load(LoadRequest("m")))
     await until(lambda: rollouts.bench.serve.deployed[-1] == "m:2")
     await act(made, "promote")
     gate.set()

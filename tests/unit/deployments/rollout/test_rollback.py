@@ -6,6 +6,7 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.core.rollout.history import RolloutHistory
 from app.core.rollout.outcomes import VersionOutcomes
+from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.model_directories import CONFIG
 from tests.unit.deployments.rollout.rollout_bench import (
@@ -44,7 +45,7 @@ async def three(rollouts: RolloutBench) -> RepositoryManager:
     rollouts.alarms = ()
     assert (await status(made)).state is FAILED
     rollouts.bench.add("m", versions=(3,))
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     await act(made, "promote")
     assert state(await rollouts.after(made, 301)) == (DONE, 100) and ready(made) == [3]
     return made
@@ -57,7 +58,7 @@ async def test_to_what_served_before_the_last_rollout(rollouts: RolloutBench) ->
     assert ready(made) == [1] and state(found) == (ABORTED, 0)
     assert found.reason == "rolled back to version 1 for: it is wrong about cats"
     assert [(each.version, each.who) for each in found.rejected] == [(2, "ann")]
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [1], "nor does a load bring it back"
     again = await restarted(rollouts, made)
     assert ready(again) == [1] and again.table.resolve("m").version == 1
@@ -84,7 +85,7 @@ async def test_step_by_step_and_forth_again(rollouts: RolloutBench) -> None:
     made = await rollouts.serving(policy=None)
     for version in (2, 3):
         rollouts.bench.add("m", versions=(version,))
-        await made.load("m", None, {})
+        await made.load(LoadRequest("m"))
     assert ready(made) == [3]
     await act(made, "rollback")
     assert ready(made) == [2]
@@ -99,7 +100,7 @@ async def test_to_a_version_that_the_policy_does_not_select(rollouts: RolloutBen
     made = await three(rollouts)
     config = CONFIG + "version_policy { specific { versions: [3] } }\n"
     rollouts.bench.add("m", config)
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     await act(made, "rollback", version=1)
     assert ready(made) == [1]
 
@@ -117,7 +118,7 @@ async def test_a_removed_version_is_followed_by_the_one_before_that_was_not_reje
     made = await three(rollouts)
     (rollouts.bench.repository / "m" / "3").rmdir()
     caplog.clear()
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert ready(made) == [1]
     assert "version 2 was rolled back on" in caplog.text and "served is version 1" in caplog.text
 
@@ -135,7 +136,7 @@ async def test_of_a_rollout_that_is_on_is_an_abort(rollouts: RolloutBench) -> No
 async def test_of_a_rollout_that_is_on_to_another_version(rollouts: RolloutBench) -> None:
     made = await three(rollouts)
     rollouts.bench.add("m", versions=(4,))
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert state(await status(made)) == (STEP, 10)
     await act(made, "rollback", version=1)
     assert ready(made) == [1]
@@ -148,7 +149,7 @@ async def test_that_cannot_be_loaded_changes_nothing(rollouts: RolloutBench) -> 
     assert "no such layer" in await refusal(made, "rollback")
     assert ready(made) == [2] and not (await status(made)).rejected
     rollouts.bench.serve.failures.clear()
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     again = await restarted(rollouts, made)
     assert ready(again) == [2]
     assert (await history(again)).version == 2
@@ -156,7 +157,7 @@ async def test_that_cannot_be_loaded_changes_nothing(rollouts: RolloutBench) -> 
 
 async def test_without_any_rollout_before(rollouts: RolloutBench) -> None:
     made = await rollouts.serving(policy=None)
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     await act(made, "rollback")
     assert ready(made) == [1]
     assert await told(made) == [
@@ -208,7 +209,7 @@ async def test_what_is_forgotten_is_new(rollouts: RolloutBench) -> None:
     await act(made, "rollback")
     assert "not version 7 of model 'm' is rejected; rejected: 2" in await refusal(made, "forget", version=7)
     assert not (await act(made, "forget", version=2)).rejected
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert state(await status(made)) == (STEP, 10) and (await status(made)).candidate == 2
 
 
@@ -250,9 +251,9 @@ async def test_the_history_says_who_and_why_and_by_which_evidence(rollouts: Roll
 async def test_the_history_says_who_has_loaded_and_unloaded(rollouts: RolloutBench) -> None:
     rollouts.bench.add("m")
     made = await rollouts.manager()
-    await made.load("m", None, {}, who="ann")
+    await made.load(LoadRequest("m", who="ann"))
     await made.unload("m", who="bob")
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     assert await told(made) == [("loaded", 1, "ann"), ("unloaded", 0, "bob"), ("loaded", 1, "nereid")]
 
 

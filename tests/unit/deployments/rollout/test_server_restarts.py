@@ -14,6 +14,7 @@ import pytest
 from app.core.errors import InferError
 from app.core.rollout.outcomes import VersionOutcomes
 from app.core.rollout.status import RolloutState
+from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.rollout.rollout_bench import (
     ABORTED,
@@ -111,7 +112,7 @@ async def test_the_same_versions_get_the_same_shares(
         assert [getattr(found, name) for name in kept] == [getattr(routed, name) for name in kept]
     assert sorted(rollouts.bench.serve.deployed) == [f"m:{version}" for version in serving]
     if mode == "explicit":
-        await again.load("m", None, {})
+        await again.load(LoadRequest("m"))
         assert ready(again) == serving, "nor by a load"
 
 
@@ -154,7 +155,7 @@ async def test_without_a_load_a_rollout_waits_in_mode_explicit(rollouts: Rollout
     again = await rollouts.manager()
     await rollouts.after(again)
     assert ready(again) == [] and rollouts.bench.serve.deployed == []
-    await again.load("m", None, {})
+    await again.load(LoadRequest("m"))
     assert state(await status(again)) == (STEP, 50) and ready(again) == [1, 2]
 
 
@@ -189,7 +190,7 @@ def rewritten(repository: Path, text: bytes) -> None:
 async def with_weights(rollouts: RolloutBench, policy: str = POLICY) -> RepositoryManager:
     made = await rollouts.serving(policy)
     rewritten(rollouts.bench.repository, b"bad")
-    await made.load("m", None, {})
+    await made.load(LoadRequest("m"))
     return made
 
 
@@ -275,7 +276,7 @@ async def test_a_load_that_ends_because_the_server_stops_rejects_nothing(
     serve.stopping = True
     serve.failures["m:2"] = "Internal: the replica could not start: it was killed"
     with pytest.raises(InferError, match="it was killed"):
-        await made.load("m", None, {})
+        await made.load(LoadRequest("m"))
     serve.failures.clear()
     serve.stopping = False
     again = await restarted(rollouts, made, mode)
@@ -309,7 +310,7 @@ async def test_a_rollout_that_waits_for_a_load_can_be_aborted(rollouts: RolloutB
     await act(again, "abort")
     assert state(await rollouts.after(again)) == (ABORTED, 0)
     assert rollouts.bench.serve.deployed == []
-    await again.load("m", None, {})
+    await again.load(LoadRequest("m"))
     assert ready(again) == [1]
 
 

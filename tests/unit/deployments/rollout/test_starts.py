@@ -8,6 +8,7 @@ import pytest
 from app.core.errors import ErrorCode, InferError
 from app.core.rollout.history import RejectedVersion
 from app.core.rollout.status import RolloutState
+from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from tests.unit.deployments.rollout.rollout_bench import (
     ABORTED,
@@ -44,7 +45,7 @@ async def reloading(rollouts: RolloutBench, made: RepositoryManager) -> "asyncio
     """Reload the model, until its gate opens."""
     rollouts.bench.serve.gates["m"] = asyncio.Event()
     count = len(rollouts.bench.serve.deployed)
-    task = asyncio.create_task(made.load("m", None, {}))
+    task = asyncio.create_task(made.load(LoadRequest("m")))
     await until(lambda: len(rollouts.bench.serve.deployed) > count)
     return task
 
@@ -158,7 +159,7 @@ async def test_while_the_end_of_another_one_retires_the_stable_version(rollouts:
 async def test_a_load_settles_only_what_it_has_planned(rollouts: RolloutBench) -> None:
     made = await rollouts.serving(POLICY)
     gate = rollouts.bench.serve.gates["m"] = asyncio.Event()
-    loading = asyncio.create_task(made.load("m", None, {}))
+    loading = asyncio.create_task(made.load(LoadRequest("m")))
     await until(lambda: rollouts.bench.serve.deployed[-1] == "m:2")
     held = made.lifecycle.rollouts
     rollout = held.loading("m", (1, 2))

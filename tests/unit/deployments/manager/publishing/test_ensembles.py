@@ -7,6 +7,7 @@ import pytest
 
 from app.core.errors import InferError
 from app.ensemble.graph import EnsembleGraph
+from app.routing.manager_client import LoadRequest
 from app.routing.table import ModelState, VersionEntry
 from deployments.manager.publishing.ensembles import effective
 from tests.unit.deployments.manager.manager_bench import Bench, FakeServe, started
@@ -221,7 +222,7 @@ class TestManager:
     async def test_explicit_load_loads_its_steps(self, bench: Bench) -> None:
         bench.add("other", model())
         manager = await bench.start_explicit()
-        await manager.load("e", None, {})
+        await manager.load(LoadRequest("e"))
         assert sorted(bench.serve.deployed) == ["a:1", "b:1"]
         assert (await states(manager))["e"] == ("READY", "")
 
@@ -229,22 +230,22 @@ class TestManager:
         manager = await bench.start_explicit("e")
         await manager.unload("b")
         assert (await states(manager))["e"] == ("UNAVAILABLE", "unloaded")
-        await manager.load("b", None, {})
+        await manager.load(LoadRequest("b"))
         assert (await states(manager))["e"] == ("READY", "")
 
     async def test_unload_with_dependents_keeps_models_that_others_call(self, bench: Bench) -> None:
         bench.add("f", ensemble(step({"x": "IN"}, {"y": "OUT"}, "a")))
         manager = await bench.start_explicit()
-        await manager.load("e", None, {})
-        await manager.load("f", None, {})
+        await manager.load(LoadRequest("e"))
+        await manager.load(LoadRequest("f"))
         await manager.unload("e", True)
         found = await states(manager)
         assert [found[name][0] for name in "abef"] == ["READY", "UNAVAILABLE", "UNAVAILABLE", "READY"]
 
     async def test_unload_with_dependents_keeps_requested_models(self, bench: Bench) -> None:
         manager = await bench.start_explicit()
-        await manager.load("b", None, {})
-        await manager.load("e", None, {})
+        await manager.load(LoadRequest("b"))
+        await manager.load(LoadRequest("e"))
         await manager.unload("e", True)
         found = await states(manager)
         assert [found[name][0] for name in "abe"] == ["UNAVAILABLE", "READY", "UNAVAILABLE"]
@@ -259,7 +260,7 @@ class TestManager:
         """A client's unload of a step waits for the load of the ensemble; a model's does not."""
         bench.serve.gates["a"] = asyncio.Event()
         manager = await bench.start_explicit()
-        loading = asyncio.create_task(manager.load("e", None, {}))
+        loading = asyncio.create_task(manager.load(LoadRequest("e")))
         await until(lambda: sorted(bench.serve.deployed) == ["a:1", "b:1"])
         await until(lambda: "b:1" in bench.serve.running)
         unloading = asyncio.create_task(manager.unload("b"))
@@ -272,7 +273,7 @@ class TestManager:
         assert [found[name][0] for name in "abe"] == ["READY", "UNAVAILABLE", "UNAVAILABLE"]
         bench.serve.gates["a"].clear()
         await manager.unload("a")
-        loading = asyncio.create_task(manager.load("e", None, {}))
+        loading = asyncio.create_task(manager.load(LoadRequest("e")))
         await until(lambda: len(bench.serve.deployed) == 4)
         await asyncio.wait_for(manager.unload("b", requester="another"), 60)
         bench.serve.gates["a"].set()
@@ -283,7 +284,7 @@ class TestManager:
         bench.serve.failures["b:1"] = "Internal: no file"
         manager = await bench.start_explicit()
         with pytest.raises(InferError) as caught:
-            await manager.load("e", None, {})
+            await manager.load(LoadRequest("e"))
         assert caught.value.message.startswith(
             "load failed for model 'e': version 1 is at UNAVAILABLE state: Invalid argument: ensemble 'e' "
             "depends on 'b' which has no loaded version. Model 'b' loading failed with error:"
@@ -295,7 +296,7 @@ class TestManager:
         manager = await bench.start_explicit()
         async with asyncio.timeout(60):
             answers = await asyncio.gather(
-                manager.load("f", None, {}), manager.load("g", None, {}), return_exceptions=True
+                manager.load(LoadRequest("f")), manager.load(LoadRequest("g")), return_exceptions=True
             )
         assert all("circular dependency" in str(answer) for answer in answers)
 
@@ -313,7 +314,7 @@ class TestManager:
         bench.add("a", model(batch=8))
         manager = await bench.start_explicit("e")
         bench.add("a", model(batch=4))
-        await manager.load("a", None, {})
+        await manager.load(LoadRequest("a"))
         text = (
             "Invalid argument: ensemble e allows maximum batch size 8, but it contains model a which only"
             " allows maximum batch size to be 4"
@@ -322,7 +323,7 @@ class TestManager:
         assert manager.table.all_ready, "the server is"
         assert errors(caplog) == [f"failed to load 'e' version 1: {text}"]
         bench.add("a", model(batch=8))
-        await manager.load("a", None, {})
+        await manager.load(LoadRequest("a"))
         assert (await states(manager))["e"] == ("READY", "")
         assert len(errors(caplog)) == 1
 
@@ -364,13 +365,13 @@ class TestManager:
         bench.add("m", model())
         manager = await bench.start_explicit("a", "b", "m")
         bench.add("m", CHAIN)
-        await manager.load("m", None, {})
+        await manager.load(LoadRequest("m"))
         assert (await states(manager))["m"] == ("READY", "")
         assert bench.serve.deleted == ["m:1"] and sorted(manager.lifecycle.loaded) == ["a:1", "b:1"]
 
     async def test_model_replaces_an_ensemble(self, bench: Bench) -> None:
         manager = await bench.start_explicit("e")
         bench.add("e", model())
-        await manager.load("e", None, {})
+        await manager.load(LoadRequest("e"))
         assert sorted(manager.table.applications) == ["a:1", "b:1", "e:1"]
         assert not bench.serve.deleted
