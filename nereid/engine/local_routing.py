@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Mapping
 
-from app.core.rollout.split import Split
 from app.dispatch.router import Router
 from app.routing.pool import ReplicaPool
 from app.routing.pools import Pools
-from app.routing.table import VersionEntry
+from app.routing.table import RoutingTable
 from app.transport.settings import TransportSettings
 from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from nereid.engine.local_channel import HERE, LocalPool
@@ -41,15 +40,8 @@ class LocalPublisher(RoutingPublisher):
         self._router = router
         self._applying = asyncio.Lock()
 
-    async def publish(
-        self,
-        entries: tuple[VersionEntry, ...],
-        initialised: bool,
-        failed: bool = False,
-        all_loaded: bool = False,
-        splits: tuple[Split, ...] = (),
-    ) -> int:
-        number = await super().publish(entries, initialised, failed, all_loaded, splits)
+    async def publish(self, content: RoutingTable) -> int:
+        number = await super().publish(content)
         async with self._applying:  # the router waits while it applies a table, and a newer one may come
             if self._router.table.number < self.table.number:
                 await self._router.apply(self.table)

@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
 from app.core.system.tasks import Tasks
-from app.routing.table import NO_VERSION, ModelState, VersionEntry
+from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
 from deployments.drift.kept import KeptDrift
 from deployments.drift.monitor import DriftMonitor, Sources
@@ -360,8 +360,14 @@ class Lifecycle(Entries):
             tried = {(split.name, split.candidate) for split in self.rollouts.splits}
             wanted = (entry for entry in entries if entry.name in names)
             self.all_loaded = all(entry.loaded or (entry.name, entry.version) in tried for entry in wanted)
-        flags = self.initialised, self.failed, self.all_loaded, self.rollouts.splits
-        return await self._publisher.publish(entries, *flags)
+        content = RoutingTable(
+            entries=entries,
+            initialised=self.initialised,
+            failed=self.failed,
+            all_loaded=self.all_loaded,
+            splits=self.rollouts.splits,
+        )
+        return await self._publisher.publish(content)
 
     async def publish_and_wait(self) -> None:
         """Publish the entries; return when every ingress routes by them."""

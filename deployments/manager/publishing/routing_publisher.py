@@ -5,11 +5,12 @@ import time
 from collections import Counter
 from contextlib import suppress
 
+import msgspec
+
 from app.core.observability.live_settings import LiveSettings, decode_change, decode_live
 from app.core.observability.log import LogConfig
-from app.core.rollout.split import Split
 from app.routing.last_table import LastTable
-from app.routing.table import RoutingTable, VersionEntry
+from app.routing.table import RoutingTable
 from app.routing.table_bytes import encode_table
 from deployments.rollout.lingering import Lingering
 
@@ -84,31 +85,19 @@ class RoutingPublisher:
         """The current log settings; None for those of the start."""
         return self._live.log if self._live is not None else None
 
-    async def publish(
-        self,
-        entries: tuple[VersionEntry, ...],
-        initialised: bool,
-        failed: bool = False,
-        all_loaded: bool = False,
-        splits: tuple[Split, ...] = (),
-    ) -> int:
-        """Make a new table the current one and return its number; see `RoutingTable` for the arguments."""
-        number, namespacing = self.table.number + 1, self.table.namespacing
-        self.table = RoutingTable(
-            number,
-            initialised,
-            entries,
-            self._live,
-            namespacing,
-            failed,
-            all_loaded,
-            splits,
-            dict(self.load_failures),
-            tuple(self.lingering.entries.values()),
+    async def publish(self, content: RoutingTable) -> int:
+        """Make a table of these entries, flags and splits the current one; return its number."""
+        self.table = msgspec.structs.replace(
+            content,
+            number=self.table.number + 1,
+            live=self._live,
+            namespacing=self.table.namespacing,
+            load_failures=dict(self.load_failures),
+            lingering=tuple(self.lingering.entries.values()),
         )
         if self._resting is None:
             self._hand_out()
-        return number
+        return self.table.number
 
     def _hand_out(self) -> None:
         """Give the newest table to those that watch; the next one goes out after `PUBLISH_S`."""
