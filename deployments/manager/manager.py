@@ -7,7 +7,7 @@ tables. The data plane works without it. After a restart it recovers its state f
 import asyncio
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -55,7 +55,7 @@ from deployments.rollout.judging.judge import judge
 from deployments.rollout.lingering import Lingering
 from deployments.rollout.rollouts import Rollouts
 from deployments.rollout.storage import state_files
-from deployments.rollout.storage.kept import Kept
+from deployments.rollout.storage.documents import Documents, Storage
 from deployments.rollout.storage.ledger import Ledger
 from deployments.rollout.storage.records import Records
 from deployments.scaling.autoscaler import Autoscaler
@@ -97,14 +97,14 @@ class RepositoryManager:
         self._last_table = LastTable(store, key, self._background)
         namespacing, lingering = settings.repository.namespacing, Lingering(self._channels)
         self._publisher = RoutingPublisher(namespacing, self._last_table, lingering)
-        self._kept = state_files.opened(limits.state_directory, self._catalog.place)
-        kept = store, self._kept, settings.repository.paths
-        rollouts = Rollouts(Records(*kept), Ledger(*kept), applications.stops)
+        self._state_files = state_files.opened(limits.state_directory, self._catalog.place)
+        storage = Storage(store, self._state_files, settings.repository.paths)
+        rollouts = Rollouts(Records(storage), Ledger(storage), applications.stops)
         self.lifecycle = Lifecycle(
             settings, self._catalog, self._publisher, ingress, self._background, rollouts, applications
         )
         self._requests = Requests(self.lifecycle, self._catalog, self._configs, self._overrides)
-        forecasts = Forecasts(Kept(store, self._kept, "forecast", History, settings.repository.paths))
+        forecasts = Forecasts(Documents(storage, "forecast", History))
         self._scaler = Autoscaler(self.lifecycle, self._channels, rollouts.is_on, forecasts)
         cost = self.cost = open_book(settings, savings=rollouts.savings)
         executions = ExecutionReader(lambda: self.lifecycle.loaded, self._channels)
@@ -112,7 +112,7 @@ class RepositoryManager:
             rollouts, self.lifecycle, judge, self._background, self._scaler.missing, executions, cost.minutes
         )
         self._on_demand = OnDemand(settings, self.lifecycle, lambda: [each.name for each in rollouts.on()])
-        self._drift = drift_monitor(self.lifecycle, self._catalog, kept)
+        self._drift = drift_monitor(self.lifecycle, self._catalog, storage)
         startup = settings.repository.startup_models
         self._started = StartedModels(StoredValues(store, STARTED), key, startup)
         self._start: asyncio.Task[None] | None = None

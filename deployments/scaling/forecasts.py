@@ -25,7 +25,7 @@ class Keeps(Protocol):
         """Return the documents, by model."""
 
     async def write(self, name: str, small: bytes, whole: bytes) -> None:
-        """Keep a document: see `deployments.rollout.storage.kept.Kept`."""
+        """Keep a document: see `deployments.rollout.storage.documents.Documents`."""
 
 
 class Forecasts:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,6 +31,7 @@ from deployments.model_store.config_overrides import ConfigOverrides
 from deployments.model_store.overrides import Overrides
 from deployments.rollout.rollouts import Rollouts
 from deployments.rollout.states.selection import Choice, Offer
+from deployments.rollout.storage.documents import Storage
 from deployments.rollout.storage.ledger import Ledger
 from deployments.rollout.storage.records import Records
 from nereid.engine.local_replica import LocalApplications
@@ -232,7 +233,8 @@ class _AtOnce(Rollouts):
     """Rollouts of a process that has none: a new version takes over at once, whatever `rollout.yaml` says."""
 
     def __init__(self, applications: LocalApplications) -> None:
-        super().__init__(Records(_Nothing()), Ledger(_Nothing()), applications.stops)
+        storage = Storage(_Nothing())
+        super().__init__(Records(storage), Ledger(storage), applications.stops)
 
     async def select(self, offer: Offer) -> Choice:
         return await super().select(offer._replace(policy=None))

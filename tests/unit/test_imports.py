@@ -76,9 +76,9 @@ app.ingress.rest.openapi: app.core app.core.feedback app.core.installed app.core
 app.ingress.rest.reads: app.core app.core.config app.core.cost app.ingress.access app.ingress.rest.openapi
     app.ingress.service app.protocol app.routing app.tape nereid_client.tape
 app.ingress.service: app.access app.core app.core.config app.core.cost app.core.drift app.core.feedback
-    app.core.files
-    app.core.observability app.core.rollout app.dispatch app.ensemble app.ingress.client_memory app.routing
-    app.settings app.tape app.transport app.transport.channel nereid_client.comparison nereid_client.tape
+    app.core.files app.core.observability app.core.rollout app.dispatch app.ensemble app.ingress.client_memory
+    app.routing app.settings app.tape app.transport app.transport.channel nereid_client.comparison
+    nereid_client.tape
 app.ingress.tracing: app.core app.core.observability app.core.tape app.ingress.service app.routing
 app.native: app.core app.core.installed
 app.protocol: app.core app.core.feedback app.core.rollout

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -25,10 +25,8 @@ from deployments.manager.publishing.entries import Entries
 from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
 from deployments.rollout.rollouts import Begin, Rollouts
-from deployments.rollout.storage.kept import Kept
-from deployments.rollout.storage.state_files import StateFiles
+from deployments.rollout.storage.documents import Documents, Storage
 from deployments.spec import Description
-from deployments.stored import Store
 
 logger = logging.getLogger(__name__)
 
@@ -379,18 +377,17 @@ class Lifecycle(Entries):
 def drift_monitor(
     lifecycle: Lifecycle,
     catalog: Catalog,
-    places: tuple[Store, StateFiles | None, Collection[str]] | None = None,
+    storage: Storage | None = None,
 ) -> DriftMonitor:
     """Return what watches the models of a manager for drift.
 
     Args:
         lifecycle: has the models.
         catalog: has their directories.
-        places: the cluster's store, files and repositories, where what is found is kept; None keeps nothing.
+        storage: where what is found is kept; None keeps nothing.
     """
     sources = Sources(lambda: lifecycle.effective, catalog.directory, lifecycle.publish)
-    if places is None:
+    if storage is None:
         return DriftMonitor(sources)
-    store, files, repositories = places
     # What another server of these repositories has counted are no rows of this one.
-    return DriftMonitor(sources, Kept(store, files, "drift", KeptDrift, repositories, lambda _: False))
+    return DriftMonitor(sources, Documents(storage, "drift", KeptDrift, lambda _: False))

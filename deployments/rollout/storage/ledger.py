@@ -8,9 +8,7 @@ from app.core.encoding import to_json
 from app.core.rollout.history import Evidence, ServedChange, ServedEvent
 from app.core.rollout.status import RolloutState, RolloutStatus
 from deployments.rollout.states.machine import NEREID
-from deployments.rollout.storage.kept import Kept
-from deployments.rollout.storage.state_files import StateFiles
-from deployments.stored import Store
+from deployments.rollout.storage.documents import Documents, Storage
 
 MAX_EVENTS: Final = 200
 """Events of a model in its file; the oldest go first."""
@@ -40,20 +38,16 @@ class Ledger:
     """The histories of all models.
 
     Args:
-        store: the cluster's.
-        files: outlive it; None for none.
-        repositories: the repositories of the server, whose files are read.
+        storage: where they are kept.
     """
 
-    def __init__(
-        self, store: Store, files: StateFiles | None = None, repositories: tuple[str, ...] = ()
-    ) -> None:
-        self._kept = Kept(store, files, "served", Served, repositories)
+    def __init__(self, storage: Storage) -> None:
+        self._documents = Documents(storage, "served", Served)
         self._served: dict[str, Served] = {}
 
     async def recover(self) -> None:
         """Read what was kept."""
-        self._served = await self._kept.read()
+        self._served = await self._documents.read()
 
     def events(self, name: str) -> tuple[ServedEvent, ...]:
         """Return the history of a model, newest last."""
@@ -65,7 +59,7 @@ class Ledger:
         events = (*self.events(name), event)[-MAX_EVENTS:]
         self._served[name] = Served(name, events)
         small = to_json(Served(name, events[-MAX_STORED:]))
-        await self._kept.write(name, small, to_json(self._served[name]))
+        await self._documents.write(name, small, to_json(self._served[name]))
 
     async def load(self, name: str, version: int, at: float, why: str, who: str) -> None:
         """Note that a load has changed which version answers requests without one, or was that of none."""

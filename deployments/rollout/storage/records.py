@@ -11,9 +11,7 @@ from app.core.rollout.tape_evidence import TapeEvidence
 from deployments.rollout.judging.intervals import UNSEEN
 from deployments.rollout.states import machine
 from deployments.rollout.states.machine import Record
-from deployments.rollout.storage.kept import Kept
-from deployments.rollout.storage.state_files import StateFiles
-from deployments.stored import Store
+from deployments.rollout.storage.documents import Documents, Storage
 
 MAX_BYTES: Final = 4096
 """Bytes of a stored record but for rejected versions; the oldest events go first."""
@@ -63,24 +61,20 @@ class Records:
     """Writes and reads records; a store that does not answer is logged, and no failure.
 
     Args:
-        store: the cluster's.
-        files: outlive it; None for none.
-        repositories: the repositories of the server, whose files are read.
+        storage: where they are kept.
     """
 
-    def __init__(
-        self, store: Store, files: StateFiles | None = None, repositories: tuple[str, ...] = ()
-    ) -> None:
-        self._kept = Kept(store, files, "rollout", Record, repositories, _is_over)
+    def __init__(self, storage: Storage) -> None:
+        self._documents = Documents(storage, "rollout", Record, _is_over)
 
     async def write(self, record: Record) -> None:
         """Store a record."""
         text = encoded(record)
-        await self._kept.write(record.name, text, text)
+        await self._documents.write(record.name, text, text)
 
     async def read(self) -> dict[str, Record]:
         """Return the stored records, by model."""
-        return await self._kept.read()
+        return await self._documents.read()
 
 
 def _is_over(record: Record) -> bool:

@@ -56,8 +56,8 @@ MODES: dict[str, dict[str, Any]] = {
 async def stopped(rollouts: RolloutBench, made: RepositoryManager) -> None:
     """End the server with all that its cluster has."""
     await kill(rollouts, made)
-    assert made._kept is not None
-    made._kept.close()
+    assert made._state_files is not None
+    made._state_files.close()
     serve = rollouts.bench.serve
     serve.running.clear()
     serve.store.values.clear()

@@ -11,6 +11,7 @@ from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.spec import RolloutSpec
 from deployments.rollout.states import machine
 from deployments.rollout.states.machine import Record
+from deployments.rollout.storage.documents import Storage
 from deployments.rollout.storage.records import MAX_BYTES, Records, decoded, encoded
 from tests.unit.deployments.manager.manager_bench import FakeStore
 
@@ -40,10 +41,12 @@ def test_a_record_is_small_whatever_has_happened() -> None:
 
 async def test_records_are_stored_by_model() -> None:
     store = FakeStore()
-    await Records(store).write(record("m"))
-    await Records(store).write(record("n"))
+    await Records(Storage(store)).write(record("m"))
+    await Records(Storage(store)).write(record("n"))
     store.values["rollout/o"] = b'{"name": 1}'
-    assert sorted(await Records(store).read()) == ["m", "n"], "what another version wrote is left out"
+    assert sorted(await Records(Storage(store)).read()) == ["m", "n"], (
+        "what another version wrote is left out"
+    )
     msgspec.json.decode(store.values["rollout/m"])  # JSON
 
 
@@ -54,7 +57,7 @@ async def test_a_store_that_fails_or_hangs_is_logged(
         def write(self, key: str, value: bytes) -> None:
             raise RuntimeError("no control service")
 
-    await Records(Broken()).write(record())
+    await Records(Storage(Broken())).write(record())
     assert "is not stored beyond a restart: RuntimeError('no control service')" in caplog.text
 
     async def hangs(*arguments: Any) -> None:
@@ -63,5 +66,5 @@ async def test_a_store_that_fails_or_hangs_is_logged(
     monkeypatch.setattr(asyncio, "to_thread", hangs)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        assert await Records(FakeStore()).read() == {}
+        assert await Records(Storage(FakeStore())).read() == {}
     assert "cannot read the stored documents of kind rollout" in caplog.text

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from deployments.rollout.storage import kept
-from deployments.rollout.storage.kept import Kept
+from deployments.rollout.storage import documents as module
+from deployments.rollout.storage.documents import Documents, Storage
 from tests.waiting import until
 
 
@@ -34,9 +34,9 @@ class HangingDisk:
 
 
 async def test_a_disk_that_hangs_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "_WRITE_S", 0.05)
+    monkeypatch.setattr(module, "_WRITE_S", 0.05)
     store, disk = Memory(), HangingDisk()
-    documents: Kept[Any] = Kept(cast(Any, store), cast(Any, disk), "drift", object, ())
+    documents: Documents[Any] = Documents(Storage(cast(Any, store), cast(Any, disk)), "drift", object)
     for number in range(256):
         await documents.write(f"m{number}", b"small", b"whole")
     named = [thread for thread in threading.enumerate() if thread.name == "drift files"]

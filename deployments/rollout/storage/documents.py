@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -33,33 +33,42 @@ _FILES_S: Final = 60.0
 _Document = TypeVar("_Document", bound=Document)
 
 
-class Kept(Generic[_Document]):
+class Storage(NamedTuple):
+    """Where documents are kept.
+
+    Attributes:
+        store: the cluster's.
+        files: outlive it; None for none.
+        repositories: those of the server, of whose models the files are read.
+    """
+
+    store: Store
+    files: StateFiles | None = None
+    repositories: tuple[str, ...] = ()
+
+
+class Documents(Generic[_Document]):
     """Documents of one kind, by model. A place that does not answer is logged, and no failure.
 
     Args:
-        store: the cluster's.
-        files: outlive it; None for none.
-        kind: names the documents, in both.
+        storage: where they are kept.
+        kind: names the documents, in all places.
         made_of: their type.
-        repositories: those whose models the files are read of.
         shared: returns whether a document counts that another server, which runs, keeps in these files.
     """
 
     def __init__(
         self,
-        store: Store,
-        files: StateFiles | None,
+        storage: Storage,
         kind: str,
         made_of: type[_Document],
-        repositories: Collection[str],
         shared: Callable[[_Document], bool] = lambda _: True,
     ) -> None:
-        values = StoredValues(store, f"{kind}/")
+        values = StoredValues(storage.store, f"{kind}/")
         self._values = KeptValues(values, f"the {kind}", f"the stored documents of kind {kind}")
-        self._files = files
+        self._files, self._repositories = storage.files, storage.repositories
         self._kind = kind
         self._type = made_of
-        self._repositories = repositories
         self._shared = shared
         self._failing = False
         # A disk that hangs has one thread of ours.
