@@ -14,6 +14,7 @@ from app.console.upstream import Upstream
 from app.core.files.certificates import Certificates, certificates
 from app.core.system.addresses import is_loopback
 from nereid.console.server_record import running_servers
+from nereid_client.tools.arguments import count, port
 
 _ABOUT: Final = """Serve the console of a running server for browsers: models with their figures, requests to
 try, rollouts, logs. It asks the server's own API, with the token of whoever looks at it."""
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nereid console", description=_ABOUT, epilog=_EXAMPLE)
     parser.add_argument("--url", default="", help="the server's HTTP API; by default of this user's server")
     parser.add_argument("--address", default=_DEFAULTS.address, help="to listen at (%(default)s)")
-    parser.add_argument("--port", type=int, default=_DEFAULTS.port, help="%(default)s; 0 for a free one")
+    parser.add_argument("--port", type=port, default=_DEFAULTS.port, help="%(default)s; 0 for a free one")
     parser.add_argument("--ca-file", default="", help="PEM file of the authority of the server's certificate")
     parser.add_argument(
         "--server-cert", default="", help="PEM file of the console's own certificate, for TLS"
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         "--allow-origin", action="append", default=[], help="origin of a proxy in front, as https://HOST"
     )
     parser.add_argument("--allow-host", action="append", default=[], help="further name of this console")
-    parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=count, default=0, help=argparse.SUPPRESS)
     return parser
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from nereid.console.server_record import ServerRecord, places, running_servers
+from nereid_client.tools.arguments import positive
 
 TOKEN_VARIABLE: Final = "NEREID_TOKEN"
 
@@ -102,7 +103,7 @@ def server_parser(command: str, about: str, example: str) -> argparse.ArgumentPa
 
 def add_pid(parser: argparse.ArgumentParser) -> None:
     """Add the argument that chooses one of this user's servers."""
-    parser.add_argument("--pid", type=int, help="the server's process, if this user runs several")
+    parser.add_argument("--pid", type=positive, help="the server's process, if this user runs several")
 
 
 def add_token(parser: argparse.ArgumentParser) -> None:

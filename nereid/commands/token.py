@@ -11,6 +11,7 @@ from typing import Final
 from app.access.token_file import change_tokens, read_tokens
 from app.access.tokens import SCOPES, append, make_token, new_secret, without
 from nereid.commands.columns import columns
+from nereid_client.tools.arguments import positive
 
 _FILE: Final = "tokens.jsonl"
 _ABOUT: Final = "Make, list and revoke tokens of clients, for a server with --auth-tokens-file=FILE."
@@ -35,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--scope", type=_scopes, required=True, help=f"what it may do: {','.join(SCOPES)}")
     new.add_argument("--models", type=_words, help="patterns of model names, as 'a*,b'; by default all")
     new.add_argument("--rate", help="most inferences, as 100/s, 100/m or 100/h; by default any number")
-    new.add_argument("--concurrency", type=int, help="most inferences in flight; by default any number")
+    new.add_argument("--concurrency", type=positive, help="most inferences in flight; by default any number")
     text = "most that it consumes, as '5 EUR/d' or '3600 core-seconds/h' (periods h, d, w, 30d)"
     new.add_argument("--budget", help=f"{text}; by default any amount")
     new.add_argument("--name", help="for logs, metrics and revoking; by default made up")

@@ -14,7 +14,7 @@ from rich.console import Console
 from app.core.errors import InferError
 from app.core.installed.installation import install_command
 from app.settings.flag.errors import SettingsError
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import command_parser, count, from_zero, positive
 from nereid_client.tools.progress import Shown
 
 if TYPE_CHECKING:  # they need pyarrow
@@ -88,11 +88,11 @@ def _parser() -> argparse.ArgumentParser:
         help="an output that is wanted; default: all",
     )
     text = "the so many best classes of each output, value:index:label, in place of its values"
-    add("--classes", type=int, default=0, metavar="N", help=text)
+    add("--classes", type=count, default=0, metavar="N", help=text)
     add("--batch-size", type=_size, default=0, help="rows of a request, or auto: the most it takes, up to 32")
-    add("--block-rows", type=int, default=1024, help="rows of a part of the output (default 1024)")
-    add("--actors", type=int, default=0, help="processes of Ray that work; 0: this process (default)")
-    add("--gpus", type=float, default=0.0, help="GPUs of an actor")
+    add("--block-rows", type=positive, default=1024, help="rows of a part of the output (default 1024)")
+    add("--actors", type=count, default=0, help="processes of Ray that work; 0: this process (default)")
+    add("--gpus", type=from_zero, default=0.0, help="GPUs of an actor")
     add(
         "--on-error",
         choices=("row", "fail"),
@@ -105,18 +105,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _size(text: str) -> int:
-    if text != "auto" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of rows: give one, or auto")
-    return 0 if text == "auto" else int(text)
+    return 0 if text == "auto" else count(text)
 
 
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
-    from nereid.offline.blocks import InputError, blocks, open_source
+    from nereid.offline.blocks import blocks, open_source
     from nereid.offline.output import Output
     from nereid.offline.run import kept
 
-    if arguments.block_rows < 1 or min(arguments.batch_size, arguments.actors, arguments.classes) < 0:
-        raise InputError("--block-rows, --batch-size, --actors and --classes are positive numbers")
     job = _job(arguments)
     source = open_source(arguments.input, arguments.format, arguments.model)
     every = blocks(source, arguments.block_rows)

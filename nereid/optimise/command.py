@@ -27,7 +27,15 @@ from nereid_client.comparison.rules import ComparisonRules
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import parse_where
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import (
+    above_zero,
+    command_parser,
+    count,
+    from_zero,
+    positive,
+    seconds,
+    share,
+)
 from nereid_client.tools.digits import four_digits
 from nereid_client.tools.perf.options import PerfError
 from nereid_client.tools.perf.report.text import console
@@ -57,21 +65,21 @@ def parser() -> argparse.ArgumentParser:
     add("model", metavar="MODEL", help="its name, or its directory")
     text = "that has it (model_repository)"
     add("--repository", type=Path, default=Path("model_repository"), metavar="DIR", help=text)
-    add("--version", type=int, default=0, metavar="N", help="that is improved (the newest)")
+    add("--version", type=count, default=0, metavar="N", help="that is improved (the newest)")
     add("--tape", type=Path, required=True, metavar="DIR", help="what `--tape` of a server has recorded")
     add("--where", action="append", default=[], metavar="CONDITIONS", help="of rows, as `nereid tape show`")
     text = "the share of the answers that has to be within the rules (0.995)"
     add("--keep", type=_keep, default=Wanted().agreement, metavar="agreement>=SHARE", help=text)
-    add("--margin", type=float, metavar="X", help="classes that are closer are near ties (0.02)")
+    add("--margin", type=from_zero, metavar="X", help="classes that are closer are near ties (0.02)")
     add("--rules", type=Path, metavar="FILE", help="what may differ, as of `nereid replay --rules`")
-    add("--confidence", type=float, default=Wanted().confidence, help="with which that is shown (0.99)")
-    add("--gain", type=float, default=Wanted().gain, metavar="TIMES", help="as fast at least (1.1)")
+    add("--confidence", type=share, default=Wanted().confidence, help="with which that is shown (0.99)")
+    add("--gain", type=above_zero, default=Wanted().gain, metavar="TIMES", help="as fast at least (1.1)")
     text = "compare the best two on all processors too, within it: p99<20ms"
     add("--slo", metavar="RULES", help=text)
-    add("--rows", type=int, default=2000, metavar="N", help="that check a candidate, at most (2000)")
-    add("--calibration", type=int, default=64, metavar="N", help="rows that calibrate one, at most (64)")
+    add("--rows", type=positive, default=2000, metavar="N", help="that check a candidate, at most (2000)")
+    add("--calibration", type=positive, default=64, metavar="N", help="rows that calibrate one, at most (64)")
     add("--only", type=_names, default=(), metavar="NAME,NAME", help="of the candidates")
-    add("--max-seconds", type=float, default=Limits().seconds, metavar="S", help="of a trial (1800)")
+    add("--max-seconds", type=seconds, default=Limits().seconds, metavar="S", help="of a trial (1800)")
     add("--max-memory", type=_size, default=Limits().memory, metavar="SIZE", help="of a trial (8G)")
     add("--output", type=Path, metavar="DIR", help="(optimise-NAME)")
     add("--write", action="store_true", help="write the best one as the next version, with a rollout.yaml")
@@ -88,7 +96,7 @@ def _keep(text: str) -> float:
 
 def _size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"'{text}' is no size: give e.g. 8G or 500M")
     return int(float(found[1]) * (1 << (30 if found[2] == "G" else 20)))
 

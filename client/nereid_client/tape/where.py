@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import datetime
+from math import isfinite
 from typing import Any, Final
 
 from nereid_client.tape.rows import Row, TapeError
@@ -127,9 +128,11 @@ def _unknown(name: str, sign: str) -> str:
 
 def _number(name: str, text: str) -> float:
     try:
-        return float(text)
+        if isfinite(value := float(text)):
+            return value
     except ValueError:
-        raise TapeError(f"--where: '{name}' is compared with a number, not with '{text}'") from None
+        pass
+    raise TapeError(f"--where: '{name}' is compared with a number, not with '{text}'")
 
 
 def _moment(name: str, text: str, now: float) -> int:

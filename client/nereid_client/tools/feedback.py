@@ -16,7 +16,7 @@ from rich.console import Console
 
 from nereid_client.errors import ServerError
 from nereid_client.sync import Model, Server
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import command_parser, count, seconds
 from nereid_client.tools.progress import Shown
 
 _ABOUT: Final = "Tell a server what was right, or how good its answers were: by request ids, from a file."
@@ -68,10 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--format", choices=sorted(_READERS), help="of the file, where its name does not tell")
     for name in _FIELDS:
         add(f"--{name}", metavar="COLUMN", help=f"the column of `{name}`, where it has another name")
-    add("--skip", type=int, default=0, metavar="N", help="leave out the first records")
+    add("--skip", type=count, default=0, metavar="N", help="leave out the first records")
     add("--token-file", type=Path, metavar="FILE", help=f"with the token to send; else {TOKEN_VARIABLE}")
     text = "seconds for which what the server cannot take now is sent again (300)"
-    add("--timeout", type=float, default=_TIMEOUT_S, metavar="S", help=text)
+    add("--timeout", type=seconds, default=_TIMEOUT_S, metavar="S", help=text)
     return parser
 
 

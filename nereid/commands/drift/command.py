@@ -14,7 +14,7 @@ from nereid.commands.drift import reference
 from nereid.commands.drift.page import page
 from nereid.commands.drift.text import screen
 from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import command_parser, positive
 
 _ABOUT: Final = "Show how far a model's requests are from its reference."
 _EXAMPLES: Final = """examples:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--version", type=int, metavar="N", help="by default the newest that is watched")
+    parser.add_argument("--version", type=positive, metavar="N", help="by default the newest that is watched")
     parser.add_argument("--html", metavar="FILE", help="write a page for a browser")
     parser.add_argument("--json", action="store_true", help="print it as the server answers")
     parser.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")

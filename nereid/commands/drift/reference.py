@@ -31,6 +31,7 @@ from deployments.model_store.model_files import complete_config, read_config
 from nereid.commands.drift.sources import Choice, SourceError, Tensors, is_tape, of_file, of_tape
 from nereid.commands.drift.text import clock
 from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server
+from nereid_client.tools.arguments import positive
 
 ABOUT: Final = "Write what a model's inputs and outputs look like, to tell later whether that has changed."
 EXAMPLES: Final = """examples:
@@ -58,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "directory of models; by default those of this user's server"
     parser.add_argument("--repository", metavar="DIR", help=text)
     text = "version whose outputs they are; by default the newest"
-    parser.add_argument("--version", type=int, metavar="N", help=text)
+    parser.add_argument("--version", type=positive, metavar="N", help=text)
     text = "columns of a tensor, where they are not called as it is"
     parser.add_argument("--map", action="append", type=_mapped, default=[], metavar="X=A,B", help=text)
-    parser.add_argument("--rows", type=int, default=MOST_ROWS, metavar="N", help="most that are read")
+    parser.add_argument("--rows", type=positive, default=MOST_ROWS, metavar="N", help="most that are read")
     parser.add_argument("--outputs", action="store_true", help="write those of outputs alone")
     add_pid(parser)
     add_token(parser)

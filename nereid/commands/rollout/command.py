@@ -18,7 +18,7 @@ from nereid.commands.columns import printable
 from nereid.commands.rollout.page import page
 from nereid.commands.rollout.text import comparison, history_lines, line, screen
 from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import command_parser, percent, positive
 
 _ABOUT: Final = "Show, change and compare: how a new version of a model takes over its requests."
 _EXAMPLES: Final = """examples:
@@ -123,17 +123,17 @@ def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
 def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     if name == "start":
         text = "version to roll out; by default the newest"
-        command.add_argument("--candidate", type=int, metavar="VERSION", help=text)
+        command.add_argument("--candidate", type=positive, metavar="VERSION", help=text)
     if name in ("start", "set"):
         text = "share of the requests without a version"
-        command.add_argument("--weight", type=float, metavar="PERCENT", help=text)
+        command.add_argument("--weight", type=percent, metavar="PERCENT", help=text)
         text = "fields as in rollout.yaml, instead of those of that file"
         command.add_argument("--spec", type=_fields, metavar="FILE", help=text)
     if name in ("rollback", "forget"):
         to, what = ("--to", "go back to") if name == "rollback" else ("--version", "forget")
         default = "what served before" if name == "rollback" else "all that were rejected"
         text = f"version to {what}; by default {default}"
-        command.add_argument(to, type=int, metavar="VERSION", dest="version", help=text)
+        command.add_argument(to, type=positive, metavar="VERSION", dest="version", help=text)
     if name == "history":
         command.add_argument("--json", action="store_true", help="print it as the server answers")
     elif name == "report":

@@ -13,7 +13,7 @@ from nereid.commands.tape.showing import show
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import HELP, parse_where
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import command_parser, count
 
 _ABOUT: Final = "Look at recorded requests, take them to other programs, and remove them."
 _EXAMPLES: Final = """examples:
@@ -81,7 +81,7 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
         add("--where", action="append", metavar="CONDITIONS", required=name == "rm", help=HELP)
     if name == "show":
         add("key", nargs="?", metavar="KEY", help="of the row to print in full")
-        add("--last", type=_count, default=20, metavar="N", help="so many rows (20); 0 for all")
+        add("--last", type=count, default=20, metavar="N", help="so many rows (20); 0 for all")
     if name in ("ls", "show"):
         add("--json", action="store_true", help="print lines of JSON")
     if name == "export":
@@ -90,9 +90,3 @@ def _add_options(name: str, command: argparse.ArgumentParser) -> None:
     if name == "rm":
         add("--yes", action="store_true", help="do not ask")
         add("--wait", action="store_true", help="wait for segments that are being written, up to 15 minutes")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of rows")
-    return int(text)

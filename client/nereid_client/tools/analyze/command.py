@@ -10,7 +10,7 @@ from typing import Final
 
 from nereid_client import Server, ServerError
 from nereid_client.tools.analyze.searches import analysis
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import command_parser, counts, positive
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.command.flags import read_options
 from nereid_client.tools.perf.options import PerfError
@@ -39,25 +39,16 @@ def parser() -> argparse.ArgumentParser:
     made = command_parser("nereid analyze", _ABOUT, _EXAMPLES, allow_abbrev=False)
     made.add_argument("-m", "--model-name", metavar="NAME", required=True)
     made.add_argument("--slo", required=True, metavar="RULES", help="e.g. p99<20ms,errors<0.1%%")
-    made.add_argument("--batches", type=_numbers, metavar="N,N", help="of max_batch_size (1,2,4,8,16)")
-    made.add_argument("--delays", type=_numbers, metavar="US,US", help="of the queue (0,500,2000)")
-    made.add_argument("--instances", type=_numbers, metavar="N,N", help="(1,2)")
-    made.add_argument(
-        "--threads", type=_numbers, metavar="N,N", help="of an instance (the backend's default)"
-    )
-    made.add_argument("--candidates", type=int, default=6, metavar="N", help="compared at most (6)")
-    made.add_argument("--rounds", type=int, default=2, metavar="N", help="of the comparison (2)")
+    made.add_argument("--batches", type=counts, metavar="N,N", help="of max_batch_size (1,2,4,8,16)")
+    made.add_argument("--delays", type=counts, metavar="US,US", help="of the queue (0,500,2000)")
+    made.add_argument("--instances", type=counts, metavar="N,N", help="(1,2)")
+    made.add_argument("--threads", type=counts, metavar="N,N", help="of an instance (the backend's default)")
+    made.add_argument("--candidates", type=positive, default=6, metavar="N", help="compared at most (6)")
+    made.add_argument("--rounds", type=positive, default=2, metavar="N", help="of the comparison (2)")
     made.add_argument("--output", type=Path, metavar="DIR", help="(analyze-NAME)")
     made.add_argument("--keep", action="store_true", help="leave the best configuration loaded")
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no list of numbers: give e.g. 1,4,16") from None
 
 
 def main(argv: Sequence[str], thread_parameters: Mapping[str, str] = {}) -> int:

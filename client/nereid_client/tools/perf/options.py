@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ def read_levels(kind: str, text: str) -> tuple[Level, ...]:
     except (ValueError, TypeError):
         raise PerfError(f"'{text}' is no load: give 5, 5,10,20 or START:END:STEP") from None
     whole = kind == "rate" or all(value.is_integer() for value in values)
-    if not values or min(values) <= 0 or not whole:
+    if not values or not all(0 < value < math.inf for value in values) or not whole:
         raise PerfError(f"'{text}' is no load: numbers above 0, whole ones for a concurrency")
     return tuple(Level(kind, value) for value in values)
 

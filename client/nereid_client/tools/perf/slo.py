@@ -41,7 +41,7 @@ def read_rules(text: str) -> tuple[Rule, ...]:
     rules = []
     for part in text.split(","):
         found = _RULE.fullmatch(part.strip())
-        if found is None or (found[1] == "errors") != (found[3] == "%"):
+        if found is None or (found[1] == "errors") != (found[3] == "%") or _beyond(found[1]):
             raise PerfError(f"--slo: cannot read '{part}': give e.g. p99<20ms,errors<0.1%")
         name = "mean" if found[1] == "avg" else found[1]
         limit = float(found[2]) / 100 if name == "errors" else float(found[2]) * _MS[found[3]]
@@ -49,6 +49,11 @@ def read_rules(text: str) -> tuple[Rule, ...]:
     if not any(rule.name == "errors" for rule in rules):
         rules.append(Rule("errors", 0.001))
     return tuple(rules)
+
+
+def _beyond(name: str) -> bool:
+    """Return whether it is a percentile that there is none of."""
+    return name.startswith("p") and float(name[1:]) > 100
 
 
 def percentiles(rules: Sequence[Rule]) -> list[float]:

@@ -16,7 +16,7 @@ from nereid_client import Server, ServerError
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tools.analyze.space import unsuited
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import above_zero, command_parser, positive
 from nereid_client.tools.digits import all_digits, four_digits
 from nereid_client.tools.perf import slo
 from nereid_client.tools.perf.command.flags import read_options
@@ -49,20 +49,17 @@ def parser() -> argparse.ArgumentParser:
     made = command_parser("nereid plan", _ABOUT, _EXAMPLES, allow_abbrev=False)
     made.add_argument("-m", "--model-name", metavar="NAME", required=True)
     made.add_argument("--slo", required=True, metavar="RULES", help="e.g. p99<20ms")
-    made.add_argument("--times", type=_positive, default=1.0, metavar="N", help="of today's requests (1)")
-    made.add_argument("--rate", type=_positive, metavar="R", help="today's requests a second")
+    made.add_argument("--times", type=above_zero, default=1.0, metavar="N", help="of today's requests (1)")
+    made.add_argument("--rate", type=above_zero, metavar="R", help="today's requests a second")
     made.add_argument("--tape", type=Path, metavar="DIR", help="has today's requests")
-    made.add_argument("--replicas", type=int, default=1, metavar="N", help="that serve the model now (1)")
-    made.add_argument("--per-node", type=int, metavar="N", help="replicas of a node (as many as serve now)")
+    made.add_argument(
+        "--replicas", type=positive, default=1, metavar="N", help="that serve the model now (1)"
+    )
+    made.add_argument(
+        "--per-node", type=positive, metavar="N", help="replicas of a node (as many as serve now)"
+    )
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
-
-
-def _positive(text: str) -> float:
-    found = float(text)
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is not above 0")
-    return found
 
 
 def main(argv: Sequence[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from nereid_client import ServerError
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import HELP, parse_where
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import command_parser, count, percent, positive, seconds
 from nereid_client.tools.perf.command.flags import add_server, add_tls, headers_of, tls_of
 from nereid_client.tools.perf.options import Address, PerfError, read_address
 from nereid_client.tools.perf.report.text import console
@@ -62,7 +61,7 @@ def _add_rows(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("rows")
     group.add_argument("--where", action="append", default=[], metavar="CONDITIONS", help=HELP)
     text = "at most, the newest (100000)"
-    group.add_argument("--rows", type=_number, default=100_000, metavar="N", help=text)
+    group.add_argument("--rows", type=count, default=100_000, metavar="N", help=text)
     text = "ask for model B where A is on the tape"
     group.add_argument("--map-model", action="append", default=[], metavar="A=B", help=text)
     group.add_argument("--version", default="", metavar="V", help="to ask for; what each row asked for")
@@ -75,9 +74,9 @@ def _add_comparison(made: argparse.ArgumentParser) -> None:
     text = "YAML or JSON with the rules of outputs, or a rollout.yaml"
     group.add_argument("--rules", type=Path, metavar="FILE", help=text)
     text = "rows that are asked for twice before, 0 for none (200)"
-    group.add_argument("--noise", type=_number, default=200, metavar="N", help=text)
+    group.add_argument("--noise", type=count, default=200, metavar="N", help=text)
     text = "by which latencies may be worse (10)"
-    group.add_argument("--threshold", type=_percent, default=10, metavar="PERCENT", help=text)
+    group.add_argument("--threshold", type=percent, default=10, metavar="PERCENT", help=text)
     group.add_argument("--json", metavar="FILE", help="everything; - for standard output")
     group.add_argument("--html", type=Path, metavar="FILE", help="one page with plots")
 
@@ -86,26 +85,14 @@ def _add_load(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("load")
     text = "times the recorded speed (1), or max: as fast as it goes"
     group.add_argument("--speed", type=_speed, default=1.0, metavar="N|max", help=text)
-    group.add_argument("--in-flight", type=_positive, default=8, metavar="N", help="of --speed max (8)")
-    group.add_argument("--processes", type=_positive, default=1, metavar="N", help="generators (1)")
-    group.add_argument("--connections", type=_positive, default=1024, metavar="N", help="at most (1024)")
-    group.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="of a request (30)")
+    group.add_argument("--in-flight", type=positive, default=8, metavar="N", help="of --speed max (8)")
+    group.add_argument("--processes", type=positive, default=1, metavar="N", help="generators (1)")
+    group.add_argument("--connections", type=positive, default=1024, metavar="N", help="at most (1024)")
+    group.add_argument("--timeout", type=seconds, default=30.0, metavar="S", help="of a request (30)")
     text = "of requests, and of answers, in temporary files (8192)"
-    group.add_argument("--max-mb", type=_positive, default=8192, metavar="MIB", help=text)
+    group.add_argument("--max-mb", type=positive, default=8192, metavar="MIB", help=text)
     text = "that rows may take at their speed (86400)"
-    group.add_argument("--max-seconds", type=_seconds, default=86_400, metavar="S", help=text)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no number")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0")
-    return int(text)
+    group.add_argument("--max-seconds", type=seconds, default=86_400, metavar="S", help=text)
 
 
 def _speed(text: str) -> float:
@@ -118,29 +105,6 @@ def _speed(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"'{text}' is no speed: give 1, 4, 0.5 or max")
     return value
-
-
-def _seconds(text: str) -> float:
-    value = _finite(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
-    return value
-
-
-def _percent(text: str) -> float:
-    value = _finite(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of percent from 0 on")
-    return value
-
-
-def _finite(text: str) -> float:
-    """Return a number; NaN for what is none, or none that is finite."""
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from nereid_client import Tls
-from nereid_client.tools.arguments import command_parser
+from nereid_client.tools.arguments import (
+    above_zero,
+    command_parser,
+    count,
+    from_zero,
+    percent,
+    percentile,
+    positive,
+    seconds,
+)
 from nereid_client.tools.digits import all_digits
 from nereid_client.tools.perf.generator.arrivals import DISTRIBUTIONS
 from nereid_client.tools.perf.generator.job import Level
@@ -71,47 +80,55 @@ def _add_load(made: argparse.ArgumentParser) -> None:
     text = "pauses in us, a line each, or of the model's rows on a tape"
     group.add_argument("--request-intervals", type=Path, metavar="FILE|TAPE", help=text)
     loads.add_argument("--slo", default="", metavar="RULES", help="e.g. p99<20ms,errors<0.1%%")
-    loads.add_argument("--search-time", type=float, default=300, metavar="S", help="of --slo, at most (300)")
+    loads.add_argument(
+        "--search-time", type=seconds, default=300, metavar="S", help="of --slo, at most (300)"
+    )
     loads.add_argument("--request-distribution", choices=DISTRIBUTIONS, default="poisson")
-    loads.add_argument("--num-of-sequences", type=_positive, default=0, metavar="N", help="at a time")
-    loads.add_argument("--sequence-length", type=_positive, default=20, metavar="N", help="steps (20)")
-    loads.add_argument("--sequence-id-range", default="1", metavar="FIRST[:LAST]")
-    loads.add_argument("-l", "--latency-threshold", type=float, metavar="MS", help="with --binary-search")
+    loads.add_argument("--num-of-sequences", type=positive, default=0, metavar="N", help="at a time")
+    loads.add_argument("--sequence-length", type=positive, default=20, metavar="N", help="steps (20)")
+    loads.add_argument("--sequence-id-range", type=_first, default="1", metavar="FIRST[:LAST]")
+    loads.add_argument(
+        "-l", "--latency-threshold", type=above_zero, metavar="MS", help="with --binary-search"
+    )
     loads.add_argument("--binary-search", action="store_true", help="as --slo, by -l and --percentile")
-    loads.add_argument("--processes", type=_positive, default=1, metavar="N", help="generators (1)")
-    loads.add_argument("--connections", type=_positive, default=1024, metavar="N", help="at most (1024)")
-    loads.add_argument("--random-seed", type=int, default=0, metavar="N")
+    loads.add_argument("--processes", type=positive, default=1, metavar="N", help="generators (1)")
+    loads.add_argument("--connections", type=positive, default=1024, metavar="N", help="at most (1024)")
+    loads.add_argument("--random-seed", type=count, default=0, metavar="N")
 
 
 def _add_data(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("data")
-    group.add_argument("-b", "--batch-size", type=_positive, default=1, metavar="N")
+    group.add_argument("-b", "--batch-size", type=positive, default=1, metavar="N")
     group.add_argument("--shape", action="append", default=[], metavar="NAME:D,D")
     group.add_argument("--input-data", default="random", metavar="random|zero|FILE|DIRECTORY|TAPE")
     group.add_argument("-z", dest="input_data", action="store_const", const="zero", help="zeros")
     group.add_argument("--string-data", default="", metavar="TEXT")
-    group.add_argument("--string-length", type=_positive, default=128, metavar="N")
+    group.add_argument("--string-length", type=positive, default=128, metavar="N")
     group.add_argument("--shared-memory", choices=("none", "system", "cuda"), default="none")
     group.add_argument("--expect", default="", metavar="FILE|first", help="check answers")
-    group.add_argument("--tolerance", type=float, default=1e-5, help="of that check, relative (1e-5)")
+    group.add_argument("--tolerance", type=from_zero, default=1e-5, help="of that check, relative (1e-5)")
 
 
 def _add_measurement(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("measurement")
-    group.add_argument("-p", "--measurement-interval", type=_positive, default=5000, metavar="MS")
+    group.add_argument("-p", "--measurement-interval", type=positive, default=5000, metavar="MS")
     group.add_argument(
         "--measurement-mode", choices=("time_windows", "count_windows"), default="time_windows"
     )
     group.add_argument(
-        "--measurement-request-count", type=_positive, default=50, metavar="N", help="of a count window (50)"
+        "--measurement-request-count", type=positive, default=50, metavar="N", help="of a count window (50)"
     )
-    group.add_argument("-s", "--stability-percentage", type=float, default=10, metavar="PERCENT")
-    group.add_argument("-r", "--max-trials", type=_positive, default=10, metavar="N", help="windows (10)")
-    group.add_argument("--percentile", type=int, default=0, metavar="N", help="for stability (the mean)")
-    group.add_argument("--duration", type=float, default=0, metavar="S", help="of a level, whatever happens")
-    group.add_argument("--request-count", type=_positive, default=0, metavar="N", help="of a level")
-    group.add_argument("--warmup", type=float, default=1.0, metavar="S", help="not measured (1)")
-    group.add_argument("--timeout", type=float, default=30.0, metavar="S", help="of a request (30)")
+    group.add_argument("-s", "--stability-percentage", type=percent, default=10, metavar="PERCENT")
+    group.add_argument("-r", "--max-trials", type=positive, default=10, metavar="N", help="windows (10)")
+    group.add_argument(
+        "--percentile", type=percentile, default=0, metavar="N", help="for stability (the mean)"
+    )
+    group.add_argument(
+        "--duration", type=from_zero, default=0, metavar="S", help="of a level, whatever happens"
+    )
+    group.add_argument("--request-count", type=positive, default=0, metavar="N", help="of a level")
+    group.add_argument("--warmup", type=from_zero, default=1.0, metavar="S", help="not measured (1)")
+    group.add_argument("--timeout", type=seconds, default=30.0, metavar="S", help="of a request (30)")
 
 
 def _add_output(made: argparse.ArgumentParser) -> None:
@@ -124,7 +141,7 @@ def _add_output(made: argparse.ArgumentParser) -> None:
     group.add_argument("--verbose-csv", action="store_true", help="with more columns")
     group.add_argument("--html", type=Path, metavar="FILE", help="one page with plots")
     group.add_argument("--compare", type=Path, metavar="OLD.json", help="what --json wrote earlier")
-    group.add_argument("--threshold", type=float, default=10, metavar="PERCENT", help="of --compare (10)")
+    group.add_argument("--threshold", type=percent, default=10, metavar="PERCENT", help="of --compare (10)")
 
 
 def add_tls(made: argparse.ArgumentParser) -> None:
@@ -139,11 +156,12 @@ def add_tls(made: argparse.ArgumentParser) -> None:
     group.add_argument("--ssl-grpc-use-ssl", action="store_true", dest="use_tls")
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
+def _first(text: str) -> int:
+    """Read the first of a range of sequence ids; the last says nothing that Nereid needs."""
+    first, colon, last = text.partition(":")
+    if colon:
+        positive(last)
+    return positive(first)
 
 
 def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
@@ -174,7 +192,7 @@ def read_options(argv: Sequence[str]) -> tuple[Options, argparse.Namespace]:
             shared_memory=given.shared_memory,
             sequences=given.num_of_sequences,
             sequence_length=given.sequence_length,
-            first_sequence=int(given.sequence_id_range.partition(":")[0]),
+            first_sequence=given.sequence_id_range,
             expect=given.expect,
             tolerance=given.tolerance,
             search_s=given.search_time,

@@ -108,7 +108,7 @@ def test_what_executions_do_not_explain_is_a_factor(
         (["--slo", "p99<20ms"], "give either --rate, today's requests a second, or --tape"),
         (["--slo", "p99<20ms", "--rate", "5", "--tape", "x"], "give either --rate"),
         (["--slo", "p99<20 mss", "--rate", "5"], "cannot read"),
-        (["--slo", "p99<20ms", "--rate", "-5"], "'-5' is not above 0"),
+        (["--slo", "p99<20ms", "--rate", "-5"], "'-5' is no number above 0"),
     ],
 )
 def test_a_wrong_command_line_is_refused(
