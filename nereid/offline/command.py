@@ -16,6 +16,7 @@ from app.core.installed.installation import install_command
 from app.settings.flag.errors import SettingsError
 from nereid_client.tools.arguments import command_parser, count, from_zero, positive
 from nereid_client.tools.progress import Shown
+from nereid_client.tools.tapes import tell
 
 if TYPE_CHECKING:  # they need pyarrow
     from nereid.offline.blocks import Block, Source
@@ -109,6 +110,7 @@ def _size(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
+    from nereid.offline import tape_rows
     from nereid.offline.blocks import blocks, open_source
     from nereid.offline.output import Output
     from nereid.offline.run import kept
@@ -120,6 +122,7 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     about = {"input": source.url, "format": source.format, "block_rows": arguments.block_rows}
     if source.format == "tape":  # which may have other rows today
         about["digest"] = blake2b(repr(every).encode(), digest_size=16).hexdigest()
+        tell(tape_rows.troubles(source.paths, arguments.model))
     left = output.begin({**job._asdict(), **about, "blocks": len(every)}, every, arguments.resume)
     before = kept(output, [block for block in every if block not in left])
     started = time.monotonic()

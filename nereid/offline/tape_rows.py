@@ -1,8 +1,8 @@
 """The recorded requests of a model as rows: those of a block, and what blocks a tape has."""
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -12,9 +12,10 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from nereid.offline import tape_tables as tables
+from nereid_client.tape.reader import rows_missing
 from nereid_client.tape.records import ROW, Place, RecordFile
 from nereid_client.tape.rows import OMITTED, Row, TapeError, TapeTensor
-from nereid_client.tape.segments import OPEN, SEALED, decode_row
+from nereid_client.tape.segments import OPEN, SEALED, decode_row, lost
 
 ENDINGS: Final = (SEALED, OPEN)
 """How the names of segments end."""
@@ -31,6 +32,7 @@ class _Looked(NamedTuple):
         starts: the bytes at which they begin, and the end of the last one.
         sizes: bytes of their tensors.
         rows: of their batches; 1 for those that have no batch.
+        lost: rows of any model that cannot be read.
     """
 
     datatypes: dict[str, str]
@@ -38,6 +40,17 @@ class _Looked(NamedTuple):
     starts: Sequence[int]
     sizes: Sequence[int]
     rows: Sequence[int]
+    lost: int
+
+
+def troubles(paths: Sequence[str], model: str) -> list[str]:
+    """Return what of a tape cannot be read, in sentences.
+
+    Raises:
+        TapeError: a segment is none.
+        OSError: it cannot be read.
+    """
+    return [rows_missing(path, number) for path in paths if (number := _looked(path, model).lost)]
 
 
 def datatypes(paths: Sequence[str], model: str) -> dict[str, str]:
@@ -79,9 +92,11 @@ def ranges(path: str, model: str, rows: int) -> Iterator[tuple[int, int]]:
 def _looked(path: str, model: str) -> _Looked:
     starts, sizes, rows = array("Q"), array("Q"), array("Q")
     failed: dict[str, str] = {}
+    seen: Counter[bool] = Counter()
     with _opened(path) as file:
-        found, _ = tables.datatypes(_answered(_counted(file, model, starts, sizes, rows), failed))
-    return _Looked(found, failed, starts, sizes, rows)
+        found, _ = tables.datatypes(_answered(_counted(file, model, starts, sizes, rows, seen), failed))
+        missing = lost(file, seen.total()) if file.path.endswith(SEALED) else 0
+    return _Looked(found, failed, starts, sizes, rows, seen[False] + missing)
 
 
 def _answered(rows: Iterator[Row], failed: dict[str, str]) -> Iterator[Row]:
@@ -95,11 +110,16 @@ def _answered(rows: Iterator[Row], failed: dict[str, str]) -> Iterator[Row]:
 
 
 def _counted(
-    file: RecordFile, model: str, starts: "array[int]", sizes: "array[int]", rows: "array[int]"
+    file: RecordFile,
+    model: str,
+    starts: "array[int]",
+    sizes: "array[int]",
+    rows: "array[int]",
+    seen: Counter[bool],
 ) -> Iterator[Row]:
     """Yield the rows of a model without their tensors' data, and write down what they are."""
     end = 0
-    for place, row in _rows(file, model, file.places()):
+    for place, row in _rows(file, model, file.places(), seen):
         starts.append(place.start)
         sizes.append(row.nbytes)
         rows.append(max(1, tables.batch(row)))
@@ -108,14 +128,24 @@ def _counted(
     starts.append(end)
 
 
-def _rows(file: RecordFile, model: str, places: Iterator[Place]) -> Iterator[tuple[Place, Row]]:
-    """Yield the rows of a model without their tensors' data, and where they are."""
+def _rows(
+    file: RecordFile, model: str, places: Iterator[Place], seen: Counter[bool]
+) -> Iterator[tuple[Place, Row]]:
+    """Yield the rows of a model without their tensors' data, and where they are.
+
+    Args:
+        seen: counts rows of any model: whether they can be read.
+    """
     for place in places:
         if place.kind == ROW:
-            with suppress(TapeError):  # which is no row of any model
+            try:
                 row = decode_row(file, place, bodies=False)
-                if row.model == model:
-                    yield place, row
+            except TapeError:
+                seen[False] += 1
+                continue
+            seen[True] += 1
+            if row.model == model:
+                yield place, row
 
 
 def _opened(path: str) -> RecordFile:
@@ -160,7 +190,9 @@ def read(path: str, model: str, columns: Mapping[str, str], begin: int, end: int
     whys: dict[str, str] = {}
     with _opened(path) as file:
         places = takewhile(lambda place: place.start < end, file.places(begin))
-        rows = (_whole(file, place, row, columns, whys) for place, row in _rows(file, model, places))
+        rows = (
+            _whole(file, place, row, columns, whys) for place, row in _rows(file, model, places, Counter())
+        )
         parts = list(tables.parts(rows, split, lambda _: None))
     table = tables.table(parts, columns, tables.schema(columns)).drop_columns(["score"])
     names = [f"{part.row.key}:{part.number}" if split else part.row.key for part in parts]

@@ -24,7 +24,6 @@ from nereid.optimise.trials.rows import OptimiseError, choose, enough
 from nereid.optimise.trials.verdict import Outcome, Wanted
 from nereid.optimise.write import Written, write
 from nereid_client.comparison.rules import ComparisonRules
-from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import parse_where
 from nereid_client.tools.arguments import (
@@ -44,6 +43,7 @@ from nereid_client.tools.perf.slo import read_rules as read_objective
 from nereid_client.tools.progress import Shown
 from nereid_client.tools.replay.options import ReplayError
 from nereid_client.tools.replay.rules import read_rules
+from nereid_client.tools.tapes import opened
 
 _ABOUT: Final = """Try cheaper forms of a model: OpenVINO, bfloat16, 8 bits, on GPUs TensorRT. Each is built
 and run in a process of its own with limits, compared with the present form on recorded requests that have not
@@ -160,7 +160,7 @@ class Run:
             output.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise OptimiseError(f"cannot write to {output}: {error.strerror}") from None
-        with Tape(given.tape) as tape:
+        with opened(given.tape) as tape:
             where = parse_where(*given.where)
             chosen = choose(tape, source.name, str(source.version), where, given.calibration, given.rows)
         return Search(

@@ -252,7 +252,7 @@ nereid_client.feedback: nereid_client.services
 nereid_client.services:
 nereid_client.tape: nereid_client
 nereid_client.text:
-nereid_client.tools: nereid_client
+nereid_client.tools: nereid_client nereid_client.tape
 nereid_client.tools.analyze: nereid_client nereid_client.tools nereid_client.tools.perf
     nereid_client.tools.perf.command nereid_client.tools.perf.generator nereid_client.tools.perf.report
 nereid_client.tools.perf: nereid_client nereid_client.tape nereid_client.tools

@@ -54,9 +54,7 @@ class Tape:
     @property
     def troubles(self) -> list[str]:
         """What could not be read so far, in sentences."""
-        damaged = [
-            f"{path}: {number} rows are damaged or missing" for path, number in sorted(self.damaged.items())
-        ]
+        damaged = [rows_missing(path, number) for path, number in sorted(self.damaged.items())]
         return [*damaged, *(f"{path}: {why}" for path, why in sorted(self.unreadable.items()))]
 
     def segments(self) -> list[Segment]:
@@ -197,6 +195,11 @@ class _Reading:
         file: Any = getattr(self, "file", None)
         if file is not None:
             file.close()
+
+
+def rows_missing(path: str | os.PathLike[str], number: int) -> str:
+    """Say how many rows of a segment cannot be read."""
+    return f"{path}: {number} {'row is' if number == 1 else 'rows are'} damaged or missing"
 
 
 def _once(segments: list[Segment]) -> Iterable[Segment]:

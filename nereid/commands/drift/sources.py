@@ -10,9 +10,9 @@ import numpy as np
 from app.core.config.model_config import TensorSpec, input_specs, output_specs
 from app.core.drift.extraction import Rows
 from app.core.installed.installation import install_command
-from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import KEPT, Row, TapeError, TapeTensor
 from nereid_client.tape.segments import OPEN, SEALED
+from nereid_client.tools.tapes import opened
 
 MOST_BYTES: Final = 1 << 30
 """Bytes of the tensors that are read; of larger ones fewer rows are a reference too."""
@@ -90,7 +90,7 @@ def of_tape(path: str, choice: Choice, batched: bool, most: int) -> Tensors:
     found = Tensors(defaultdict(list), defaultdict(list), {})
     bound = _Bound(most)
     try:
-        with Tape(path) as tape:
+        with opened(path) as tape:
             for row in tape.rows(models=[choice.model], newest_first=True):
                 if row.arrived_ns < choice.since_ns:
                     break

@@ -10,10 +10,10 @@ from typing import Final
 from nereid.commands.tape.listing import show_segments
 from nereid.commands.tape.removal import remove
 from nereid.commands.tape.showing import show
-from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tape.where import HELP, parse_where
 from nereid_client.tools.arguments import command_parser, count
+from nereid_client.tools.tapes import opened
 
 _ABOUT: Final = "Look at recorded requests, take them to other programs, and remove them."
 _EXAMPLES: Final = """examples:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     try:
-        with Tape(options.tape) as tape:
+        with opened(options.tape) as tape:
             if options.command == "ls":
                 return show_segments(tape, options.json)
             if options.command == "show":

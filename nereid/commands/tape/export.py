@@ -45,8 +45,6 @@ def export(tape: Tape, where: Where | None, options: argparse.Namespace) -> int:
             os.replace(made, path)
         finally:
             made.unlink(missing_ok=True)
-    for trouble in tape.troubles:
-        print(f"left out: {trouble}", file=sys.stderr)
     print(f"{written} rows in {path}")
     return 0
 

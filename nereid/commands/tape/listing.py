@@ -20,7 +20,7 @@ def show_segments(tape: Tape, as_json: bool) -> int:
     segments = tape.segments()
     with Books(segments) as books:
         figures = books.figures()
-        unreadable = {**tape.unreadable, **books.unreadable}
+        said = books.unreadable
     if as_json:
         _print_json(segments, figures)
     else:
@@ -30,9 +30,9 @@ def show_segments(tape: Tape, as_json: bool) -> int:
         for line in _said(figures):
             print(line)
     cut = {each.path: "its end is missing, and with it rows" for each in segments if not each.whole}
-    for path, why in {**unreadable, **cut}.items():
+    for path, why in {**said, **cut}.items():
         print(f"{path}: {why}", file=sys.stderr)
-    return 1 if unreadable or cut else 0
+    return 1 if tape.unreadable or said or cut else 0
 
 
 def _print_json(segments: list[Segment], figures: Mapping[str, FeedbackFigures]) -> None:

@@ -40,8 +40,6 @@ def show(tape: Tape, where: Where, options: argparse.Namespace) -> int:
             found = _print_full(islice(rows, most), books)
         else:
             found = _print_table(islice(rows, most), books)
-    for trouble in tape.troubles:
-        print(trouble, file=sys.stderr)
     if not found:
         print(f"no row has the key '{key}'" if key is not None else "no row was chosen", file=sys.stderr)
     return 0 if found else 1

@@ -12,11 +12,11 @@ import numpy as np
 
 from nereid_client import Signature
 from nereid_client.datatypes import Array
-from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import Row, TapeError
 from nereid_client.tape.segments import OPEN, SEALED
 from nereid_client.tools.perf.generator.arrivals import Offsets, read_intervals
 from nereid_client.tools.perf.options import Options, PerfError
+from nereid_client.tools.tapes import opened
 
 _ROWS: Final = 10_000
 _BYTES: Final = 512 << 20
@@ -56,11 +56,12 @@ def _newest(path: Path, model: str) -> list[Row]:
     """Return the newest rows that can be sent again, as many as there is room for."""
     found: list[Row] = []
     left = _BYTES
-    for row in Tape(path).rows(where=lambda row: row.replayable, models=[model], newest_first=True):
-        left -= sum(tensor.nbytes for tensor in row.inputs)
-        if left < 0 or len(found) >= _ROWS:
-            break
-        found.append(row)
+    with opened(path) as tape:
+        for row in tape.rows(where=lambda row: row.replayable, models=[model], newest_first=True):
+            left -= sum(tensor.nbytes for tensor in row.inputs)
+            if left < 0 or len(found) >= _ROWS:
+                break
+            found.append(row)
     return found[::-1]
 
 
@@ -103,8 +104,9 @@ def pauses(path: Path, model: str) -> Offsets:
     """
     if not is_tape(path):
         return read_intervals(path)
-    newest = islice(Tape(path).rows(models=[model], newest_first=True, bodies=False), _ROWS)
-    arrived = np.fromiter((row.arrived_ns for row in newest), np.int64)[::-1]
+    with opened(path) as tape:
+        newest = islice(tape.rows(models=[model], newest_first=True, bodies=False), _ROWS)
+        arrived = np.fromiter((row.arrived_ns for row in newest), np.int64)[::-1]
     between = np.diff(arrived)
     if not between.sum():
         raise ValueError(f"'{path}' has no two rows of model '{model}' that came at different times")

@@ -13,7 +13,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from nereid_client import Server, ServerError
-from nereid_client.tape.reader import Tape
 from nereid_client.tape.rows import TapeError
 from nereid_client.tools.analyze.space import unsuited
 from nereid_client.tools.arguments import above_zero, command_parser, positive
@@ -27,6 +26,7 @@ from nereid_client.tools.plan.arrivals import Traffic, by_chance, recorded
 from nereid_client.tools.plan.calibration import Calibration, calibrate
 from nereid_client.tools.plan.choice import Outcome, outcomes
 from nereid_client.tools.progress import Shown
+from nereid_client.tools.tapes import opened
 
 _ABOUT: Final = """Tell how many replicas of a model keep an objective at more requests than it has today.
 
@@ -119,7 +119,7 @@ class _Plan:
     def _traffic(self, batched: bool) -> Traffic:
         if self._given.tape is None:
             return by_chance(self._given.rate, _MANY, self._options.batch)
-        with Tape(self._given.tape) as tape:
+        with opened(self._given.tape) as tape:
             return recorded(tape.rows(models=[self._options.model]), batched)
 
     def _measured(self, found: Calibration) -> list[str]:

@@ -111,7 +111,7 @@ def test_rows_that_a_sealed_segment_has_lost_are_told(tmp_path: Path) -> None:
     tape = Tape(tmp_path)
     assert [each.number for each in tape.rows()] == [1, 2]
     assert [each.number for each in tape.rows(newest_first=True)] == [2, 1], "counted once, not each time"
-    assert tape.troubles == [f"{path}: 1 rows are damaged or missing"]
+    assert tape.troubles == [f"{path}: 1 row is damaged or missing"]
     path.write_bytes(whole[:-1])  # with its end it has lost the number of its rows
     assert len([*tape.rows()]) == 2
     assert tape.damaged == {path: 1}

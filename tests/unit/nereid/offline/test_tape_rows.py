@@ -11,6 +11,7 @@ import pytest
 from nereid.commands.tape.command import main as tape_command
 from nereid.offline.blocks import InputError, blocks, open_source
 from nereid_client.tape.rows import Row, TapeResponse, TapeTensor
+from nereid_client.tape.segments import cut, seal
 from tests.unit.client.tape.made import row, write
 from tests.unit.nereid.engine.repositories import FP32, add_model
 from tests.unit.nereid.offline.test_batch import BATCHED, LENGTHS, TEXTS, answers, run
@@ -106,6 +107,20 @@ def test_damaged_row_says_so_and_others_are_answered(tmp_path: Path) -> None:
     first, second, third = answers(tmp_path)
     assert (first["OUT"], second["OUT"], third["OUT"]) == (2, None, 6)
     assert "is damaged at byte" in second["error"]
+
+
+def test_rows_that_a_segment_has_lost_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_model(tmp_path / "models", "double", config=BATCHED % (1, 1))
+    recorded(tmp_path, [request(1, tensor([[1]])), request(2, tensor([[2]]))])
+    opened = tmp_path / "tape/node/ab-000000.open"
+    last = opened.read_bytes().rindex(b"REC1")
+    path = seal(opened, cut(opened))
+    sealed = bytearray(path.read_bytes())
+    sealed[last + 20] ^= 1  # in the frame of the last row
+    path.write_bytes(sealed)
+    assert run(tmp_path, "tape") == 0
+    assert [each["OUT"] for each in answers(tmp_path)] == [2]
+    assert f"{path}: 1 row is damaged or missing" in capsys.readouterr().err
 
 
 def test_requests_that_were_refused_do_not_spoil_a_tape(tmp_path: Path) -> None:
