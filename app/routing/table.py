@@ -226,9 +226,9 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     nor ready then, as a tritonserver with `--exit-on-error=false`. `all_loaded` says whether every model of
     the start was once read and loaded (`--exit-on-error`), whatever has become of it since. `live` are the
     settings that every ingress applies; with None each keeps its own. With `namespacing` a name may stand for
-    several models (`--model-namespacing`). `splits` are the rollouts that are on. `load_failures` counts the
-    loads that failed since the manager started, by the model's identifier. `lingering` are versions that were
-    taken out of service while others of the model are there: their sequences go on, and none begins.
+    several models (`--model-namespacing`). `splits` are the rollouts that are on. `load_failures` and
+    `rollout_failures` count those since the manager started by the model's identifier. `lingering` are
+    versions taken out of service while others of the model are there: their sequences go on, and none begins.
     """
 
     number: int = 0
@@ -241,6 +241,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
     splits: tuple[Split, ...] = ()
     load_failures: dict[str, int] = {}
     lingering: tuple[VersionEntry, ...] = ()
+    rollout_failures: dict[str, int] = {}
 
     @cached_property
     def split_by_name(self) -> dict[str, Split]:

@@ -1,9 +1,14 @@
 """Which figures a person should look at, for the console; a test compares them with `cluster/prometheus`."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 MINUTE: Final = 60.0
+DAY: Final = 86400.0
+Reading = Literal["increase", "value", "growth", "since"]
+"""What is read of a metric: by how much a counter has grown; the value of now; the least value of the last
+while, where it is above all of those a while before that one; seconds since the time that it is, negative
+before."""
 
 
 class Rule(NamedTuple):
@@ -13,9 +18,11 @@ class Rule(NamedTuple):
         name: as in `cluster/prometheus/nereid.rules.yml`.
         metrics: those that are added up, for each set of labels.
         above: the sum that is too much; a part of `over`, if that is given.
-        within_s: over which time counters are looked at; 0 for the values of now.
+        within_s: the while of "increase" and "growth"; 0 for readings of now.
+        reading: see `Reading`.
         labels: values of a label that count; empty for all.
         over: further metrics, by whose sum that of `metrics` is divided.
+        per, least: others by which it is divided too, and must then be above this.
         severity: "critical" or "warning".
         says: what is told; names in braces are labels.
         advice: what to do.
@@ -30,6 +37,9 @@ class Rule(NamedTuple):
     advice: str
     labels: Mapping[str, frozenset[str]] = {}
     over: tuple[str, ...] = ()
+    reading: Reading = "increase"
+    per: tuple[str, ...] = ()
+    least: float = float("-inf")
     severity: str = "warning"
     page: str = ""
 
@@ -37,6 +47,10 @@ class Rule(NamedTuple):
 FAILURES: Final = "nv_inference_request_failure"
 SUCCESSES: Final = "nv_inference_request_success"
 RESTARTS: Final = "nereid_replica_restarts"
+PENDING: Final = "nv_inference_pending_request_count"
+QUEUE_S: Final = "nereid_queue_duration_seconds_sum"
+QUEUED: Final = "nereid_queue_duration_seconds_count"
+COMPUTE_S: Final = "nereid_compute_duration_seconds_sum"
 _GPU_USED, _GPU_TOTAL = "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes"
 
 
@@ -66,6 +80,26 @@ RULES: Final = (
         _of("reason", "REJECTED"),
     ),
     Rule(
+        "NereidQueueing",
+        (QUEUE_S,),
+        2,
+        5 * MINUTE,
+        "{model} {version}: requests wait more than twice as long as they are computed",
+        "Add instances, replicas or larger batches.",
+        over=(COMPUTE_S,),
+        per=(QUEUED,),
+        least=0.01,
+    ),
+    Rule(
+        "NereidQueueGrows",
+        (PENDING,),
+        10,
+        5 * MINUTE,
+        "{model} {version}: more and more requests wait",
+        "More come than are answered. Add instances or replicas, or look for what slows it.",
+        reading="growth",
+    ),
+    Rule(
         "NereidReplicaRestarts",
         (RESTARTS,),
         2,
@@ -92,6 +126,16 @@ RULES: Final = (
         "{model}: the rollout is {state}",
         "Its page has the reason and the evidence, and what can be done.",
         _of("state", "paused", "rolling_back"),
+        reading="value",
+        page="rollout",
+    ),
+    Rule(
+        "NereidRolloutFailed",
+        ("nereid_rollout_failure",),
+        0,
+        15 * MINUTE,
+        "{model}: a rollout failed",
+        "Its page has the reason and the evidence. Requests go to the version that answered before.",
         page="rollout",
     ),
     Rule(
@@ -101,6 +145,7 @@ RULES: Final = (
         0,
         "{model} {version}: requests do not look as they did",
         "The page of its drift shows which inputs or outputs differ from the reference.",
+        reading="value",
         page="drift",
     ),
     Rule(
@@ -167,8 +212,19 @@ RULES: Final = (
         "GPU {gpu_uuid}: more than 90 % of the memory is used",
         "The next load, or a larger batch, may find none.",
         over=(_GPU_TOTAL,),
+        reading="value",
+        page="server",
+    ),
+    Rule(
+        "NereidCertificateExpires",
+        ("nereid_certificate_expiry_timestamp_seconds",),
+        -14 * DAY,
+        0,
+        "The {front} certificate expires within 14 days",
+        "A new one is used from the next start of the server on.",
+        reading="since",
         page="server",
     ),
 )
-READ: Final = frozenset(metric for rule in RULES for metric in (*rule.metrics, *rule.over))
+READ: Final = frozenset(metric for rule in RULES for metric in (*rule.metrics, *rule.over, *rule.per))
 """The metrics that the rules read."""

@@ -312,6 +312,14 @@ LOAD_FAILURES: Final[tuple[Family[int], ...]] = (
         value(lambda count: count),
     ),
 )
+ROLLOUT_FAILURES: Final[tuple[Family[int], ...]] = (
+    Family(
+        "nereid_rollout_failure",
+        "counter",
+        "Rollouts of a model that failed since the repository manager started; none that people aborted",
+        value(lambda count: count),
+    ),
+)
 
 SERVING: Final[tuple[Family[Serving], ...]] = (
     gauge(

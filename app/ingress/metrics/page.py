@@ -24,6 +24,7 @@ from app.ingress.metrics.model_families import (
     LOAD_FAILURES,
     LOADS,
     REQUESTS,
+    ROLLOUT_FAILURES,
     SCALES,
     SERVING,
     STATES,
@@ -33,7 +34,7 @@ from app.ingress.metrics.rollout_families import ROLLOUTS, SideReading, side_rea
 from app.ingress.metrics.tape_families import FEEDBACK, SCORES, by_model, scored
 from app.ingress.service.routed import RoutedInferenceService
 from app.rollout.traffic import RolloutTraffic
-from app.routing.table import NO_VERSION, VersionEntry
+from app.routing.table import NO_VERSION, RoutingTable, VersionEntry
 
 _DEFAULTS: Final = MetricsConfig()
 
@@ -67,7 +68,7 @@ async def render(
         read_families(SERVING, serving, config),
         read_families(STATES, [(_labels(entry), entry) for entry in service.known()], config),
         read_families(SCALES, [(_labels(e), e.scale) for e in entries if e.scale is not None], config),
-        read_families(LOAD_FAILURES, _by_name(service.load_failures), config),
+        _failures(service.table, config),
         read_families(ROLLOUTS, _sides(service.rollouts), config),
         read_families(FEEDBACK, by_model(feedback), config),
         read_families(SCORES, [*scored(feedback)], config),
@@ -82,7 +83,7 @@ def own_families(
     service: RoutedInferenceService, ingress: IngressReading, config: MetricsConfig = _DEFAULTS
 ) -> Iterator[Metric]:
     """Read the families that need no replica: of this process, and what the manager has told it."""
-    yield from read_families(LOAD_FAILURES, _by_name(service.load_failures), config)
+    yield from _failures(service.table, config)
     yield from read_families(ROLLOUTS, _sides(service.rollouts), config)
     yield from ingress_families(ingress, config)
 
@@ -106,6 +107,11 @@ async def _written(
         await asyncio.sleep(0)
     parts.append(exposition(custom(names)))
     return "".join(parts).encode(errors="backslashreplace")
+
+
+def _failures(table: RoutingTable, config: MetricsConfig) -> Iterator[Metric]:
+    yield from read_families(LOAD_FAILURES, _by_name(table.load_failures), config)
+    yield from read_families(ROLLOUT_FAILURES, _by_name(table.rollout_failures), config)
 
 
 def _by_name(counts: Mapping[str, int]) -> list[tuple[Labels, int]]:

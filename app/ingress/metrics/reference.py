@@ -32,6 +32,7 @@ from app.ingress.metrics.model_families import (
     LOAD_FAILURES,
     LOADS,
     REQUESTS,
+    ROLLOUT_FAILURES,
     SCALES,
     SERVING,
     STATES,
@@ -69,9 +70,9 @@ everywhere, half a millisecond to a minute, so that they may be summed over vers
 a fleet come from them:
 `histogram_quantile(0.99, sum by (le) (rate(nereid_request_duration_seconds_bucket[5m])))`.
 
-State, readiness, failed loads and lost replicas are those of the whole cluster, as every ingress sees them:
-take `max` over instances, not `sum`. Versions that were unloaded by request have no state. A failed load has
-no label `version`, and may leave an older version in service.
+State, readiness, lost replicas, failed loads and failed rollouts are those of the whole cluster, as every
+ingress sees them: take `max` over instances, not `sum`. Versions that were unloaded by request have no state.
+A failed load or rollout has no label `version`, and may leave an older version in service.
 
 {models}
 
@@ -168,7 +169,7 @@ def reference() -> str:
                 *_rows(SERVING, Serving(True, 1, {"was killed": 1})),
                 *_rows(STATES, _ENTRY),
                 *_rows(SCALES, Scale(2, changes={"load": 1})),
-                *_rows(LOAD_FAILURES, 1),
+                *_rows((*LOAD_FAILURES, *ROLLOUT_FAILURES), 1),
             ]
         ),
         ingress=_table(

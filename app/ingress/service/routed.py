@@ -250,11 +250,6 @@ class RoutedInferenceService:
         """What waits for a replica here."""
         return WaitingCounts() if self._router.waiting is None else self._router.waiting.counts
 
-    @property
-    def load_failures(self) -> dict[str, int]:
-        """Loads that failed, by the model's identifier."""
-        return self._router.table.load_failures
-
     def served(self) -> list[VersionEntry]:
         """Return the READY versions, by name and version."""
         return list(self._router.table.ready)

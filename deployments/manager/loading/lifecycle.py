@@ -364,6 +364,7 @@ class Lifecycle(Entries):
             failed=self.failed,
             all_loaded=self.all_loaded,
             splits=self.rollouts.splits,
+            rollout_failures=dict(self.rollouts.ledger.failures),
         )
         return await self._publisher.publish(content)
 

@@ -1,5 +1,6 @@
 """What each model has served: when which version took over, by whom and why; it outlives rollouts."""
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -39,11 +40,15 @@ class Ledger:
 
     Args:
         storage: where they are kept.
+
+    Attributes:
+        failures: see `RoutingTable.rollout_failures`.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._documents = Documents(storage, "served", Served)
         self._served: dict[str, Served] = {}
+        self.failures: Counter[str] = Counter()
 
     async def recover(self) -> None:
         """Read what was kept."""
@@ -71,6 +76,7 @@ class Ledger:
     async def step(self, name: str, status: RolloutStatus) -> None:
         """Note a change of a rollout, if it is one that counts."""
         event, count = status.history[-1], len(status.history)
+        self.failures.update([name] if event.state is RolloutState.FAILED else [])
         begins = event.state is RolloutState.LOADING and count == 1
         what: ServedChange | None = "started" if begins else _CHANGES.get(event.state)
         if what is None:

@@ -16,6 +16,8 @@ READY: Final = "nereid_model_ready{}"
 STATE: Final = 'nereid_model_state{state="%s"}'
 USED: Final = "nv_cpu_memory_used_bytes{}"
 TOTAL: Final = "nv_cpu_memory_total_bytes{}"
+ROLLOUTS: Final = "nereid_rollout_failure{}"
+PENDING: Final = "nv_inference_pending_request_count{}"
 EXPIRY: Final = 'nereid_certificate_expiry_timestamp_seconds{front="http"}'
 
 
@@ -75,6 +77,7 @@ CASES: Final[dict[str, Case]] = {
         {SUCCESS: "0+94x30", FAILURE % "BACKEND": "0+3x30", FAILURE % "CANCELED": "0+50x30"},
     ),
     "NereidQueueing": Case(30, waiting(0.21, 0.1), waiting(0.19, 0.1), waiting(0.009, 0.001)),
+    "NereidQueueGrows": Case(30, {PENDING: "0+2x40"}, {PENDING: "100x40"}, {PENDING: "0x26 90x20"}),
     "NereidQueueFull": Case(20, {FAILURE % "REJECTED": "0+1x30"}, {FAILURE % "BACKEND": "0+1x30"}),
     "NereidDrift": Case(10, {"nereid_drift_alarm{}": "0x3 1x20"}, {"nereid_drift_alarm{}": "0x30"}),
     "NereidTapeDrops": Case(
@@ -109,6 +112,7 @@ CASES: Final[dict[str, Case]] = {
     "NereidRolloutStopped": Case(
         10, {'nereid_rollout_state{state="paused"}': "1x20"}, {'nereid_rollout_state{state="step"}': "1x20"}
     ),
+    "NereidRolloutFailed": Case(20, {ROLLOUTS: "0x15 1x15"}, {ROLLOUTS: "1x30"}),
     "NereidAtMaximum": Case(
         40,
         {"nereid_replicas_ready{}": "4x60", "nereid_replicas_maximum{}": "4x60"},
@@ -140,10 +144,18 @@ CASES: Final[dict[str, Case]] = {
     "NereidCertificateExpires": Case(10, {EXPIRY: f"{13 * 86400}x20"}, {EXPIRY: f"{15 * 86400}x20"}),
 }
 
-FIRST_FAILURE: Final = Case(
-    20,
-    {LOADS: "_x15 1x15", STATE % "UNAVAILABLE": "1x30"},
-    {LOADS: "_x15 1x15"},
-    {LOADS: "1x30", STATE % "READY": "1x30"},
-)
-"""A model whose first load has failed; one that was removed before Prometheus started; an old failure."""
+
+def first_failure(counter: str) -> Case:
+    """Make a model with its first failure; one that was removed before Prometheus started; an old failure."""
+    return Case(
+        20,
+        {counter: "_x15 1x15", STATE % "UNAVAILABLE": "1x30"},
+        {counter: "_x15 1x15"},
+        {counter: "1x30", STATE % "READY": "1x30"},
+    )
+
+
+FIRST_FAILURES: Final = {
+    "NereidLoadFailed": first_failure(LOADS),
+    "NereidRolloutFailed": first_failure(ROLLOUTS),
+}

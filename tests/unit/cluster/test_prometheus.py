@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from app.core.observability.alerts import DAY, Rule
 from app.core.observability.alerts import RULES as RULES_OF_CONSOLE
-from app.core.observability.alerts import Rule
 from tests.server import ROOT
-from tests.unit.cluster.alert_cases import CASES, FIRST_FAILURE, Case, Series
+from tests.unit.cluster.alert_cases import CASES, FIRST_FAILURES, Case, Series
 
 RULES: Final = ROOT / "cluster/prometheus/nereid.rules.yml"
 PROMTOOL: Final = shutil.which("promtool")
@@ -22,6 +22,16 @@ TOLD_BY: Final = {
     **dict.fromkeys(("NereidThrashing", "NereidDemandFailing"), "job"),
 }
 """The label that tells the server of an alert, where it is not `model`."""
+NOT_OF_CONSOLE: Final = {
+    **dict.fromkeys(("NereidSlow", "NereidSlowly", "NereidMemoryGrows"), "looks back for hours"),
+    **dict.fromkeys(
+        ("NereidModelNotReady", "NereidModelUnavailable", "NereidModelFlapping"), "a page has states"
+    ),
+    **dict.fromkeys(("NereidCanaryFailing", "NereidCanarySlow"), "the page of the rollout has both versions"),
+    **dict.fromkeys(("NereidAtMaximum", "NereidThrashing"), "needs no person at once"),
+    "NereidDown": "every page says so",
+}
+"""Alerts of Prometheus alone, and why."""
 promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 
 
@@ -87,10 +97,19 @@ def test_console_has_the_same_thresholds(rule: Rule) -> None:
         for inner in re.findall(r"nereid:\w+:\w+", records[name]):
             expr += f" {records[inner]}"
     assert found["labels"]["severity"] == rule.severity
-    assert all(metric in expr for metric in (*rule.metrics, *rule.over))
+    assert all(metric in expr for metric in (*rule.metrics, *rule.over, *rule.per))
     limits = re.search(r"> ([0-9.]+)", expr) or re.search(r"== (1)", expr)
-    assert limits and float(limits[1]) in (rule.above, rule.above + 1), expr
+    if rule.reading == "since":
+        assert f"- time() < {-rule.above / DAY:g} * {DAY:g}" in expr
+    else:
+        assert limits and float(limits[1]) in (rule.above, rule.above + 1), expr
+    assert not rule.per or f"> {rule.least:g}" in expr
     assert not rule.within_s or f"[{rule.within_s / 60:g}m]" in expr
+    assert rule.reading != "growth" or f"[{rule.within_s / 60:g}m] offset {2 * rule.within_s / 60:g}m" in expr
+
+
+def test_console_has_every_alert_that_it_can_make() -> None:
+    assert set(alerts()) - {rule.name for rule in RULES_OF_CONSOLE} == set(NOT_OF_CONSOLE)
 
 
 def test_texts_name_no_instance_where_absent_leaves_none() -> None:
@@ -126,7 +145,7 @@ def test_prometheus_reads_every_way_to_find_servers(tmp_path: Path) -> None:
 @promtool
 def test_alerts_fire_at_a_fault_and_not_without(tmp_path: Path) -> None:
     tests = [as_test(alert, case) for alert, case in CASES.items()]
-    tests.append(as_test("NereidLoadFailed", FIRST_FAILURE))
+    tests += [as_test(alert, case) for alert, case in FIRST_FAILURES.items()]
     given = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     path = tmp_path / "cases.yml"
     path.write_text(yaml.safe_dump(given))

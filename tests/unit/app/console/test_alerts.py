@@ -102,3 +102,56 @@ def test_memory_is_a_share_of_each_device() -> None:
     total = [{"gpu_uuid": name, "value": 100} for name in ("one", "two")]
     alerts.add(0.0, {"nv_gpu_memory_used_bytes": used, "nv_gpu_memory_total_bytes": total})
     assert said(alerts, 0.0) == ["GPU one: more than 90 % of the memory is used"]
+
+
+def waiting(alerts: Alerts, at: float, pending: int) -> None:
+    alerts.add_counters(at, "m", "1", VersionCounters(at, pending=pending))
+
+
+def test_a_queue_grows_if_more_wait_at_each_moment_than_ten_minutes_ago() -> None:
+    alerts = Alerts()
+    for second in range(0, 600, 10):
+        waiting(alerts, float(second), second // 10)
+        assert said(alerts, float(second)) == []  # what was before is not known yet
+    waiting(alerts, 600.0, 60)
+    assert said(alerts, 600.0) == ["m 1: more and more requests wait"]
+    waiting(alerts, 610.0, 0)  # for a moment
+    assert said(alerts, 610.0) == []
+
+
+def test_a_queue_that_is_long_and_stays_so_does_not_grow() -> None:
+    alerts = Alerts()
+    for second in range(0, 1200, 10):
+        waiting(alerts, float(second), 90 + second % 30)
+    assert said(alerts, 1200.0) == []
+
+
+def test_requests_that_wait_are_told_beside_what_they_compute() -> None:
+    alerts = Alerts()
+    begun = {"short": (0.009, 0.001), "long": (0.021, 0.01), "balanced": (0.019, 0.01)}
+    for second in (0, 100):
+        for name, (queue_s, compute_s) in begun.items():
+            queue, compute = (int(mean * second * 1e9) for mean in (queue_s, compute_s))
+            counters = VersionCounters(float(second), ok=second, queue_ns=queue, compute_ns=compute)
+            alerts.add_counters(float(second), name, "1", counters)
+    assert said(alerts, 100.0) == ["long 1: requests wait more than twice as long as they are computed"]
+
+
+def test_a_certificate_is_told_two_weeks_before_it_ends_whoever_reports_it() -> None:
+    alerts, day = Alerts(), 86400.0
+    for process in "ab":
+        ends = [("http", 13 * day), ("grpc", 15 * day)]
+        told = [{"front": front, "value": 1000.0 + end} for front, end in ends]
+        alerts.add(1000.0, {"nereid_certificate_expiry_timestamp_seconds": told}, process)
+    assert said(alerts, 1000.0) == ["The http certificate expires within 14 days"]
+
+
+def test_the_first_failure_of_a_model_is_told() -> None:
+    alerts = Alerts()
+    alerts.add(0.0, {}, "a")
+    alerts.add(10.0, {"nereid_rollout_failure": [{"model": "m", "value": 1}]}, "a")
+    assert said(alerts, 10.0) == ["m: a rollout failed"]
+    alerts.add(
+        20.0, {"nereid_rollout_failure": [{"model": "m", "value": 1}]}, "b"
+    )  # long ago, for all it knows
+    assert said(alerts, 920.0) == []

@@ -102,6 +102,7 @@ async def test_a_candidate_that_cannot_be_loaded_fails_and_is_not_tried_again(
     failed = await status(made)
     assert state(failed) == (FAILED, 0) and failed.reason == "Internal: no such layer"
     assert ready(made) == [1] and made.table.all_ready and split(made) is None
+    assert made.table.rollout_failures == {"m": 1}
     rollouts.bench.serve.failures.clear()
     await made.load(LoadRequest("m"))
     assert ready(made) == [1] and rollouts.bench.serve.deployed == ["m:1", "m:2"]
@@ -158,6 +159,7 @@ async def test_an_alarm_rolls_back_and_deletes_only_after_every_ingress_knows(
     assert state(failed) == (FAILED, 0) and failed.reason == "errors: 30 of 40 requests failed"
     await until(lambda: rollouts.bench.serve.deleted == ["m:2"])
     assert ready(made) == [1] and split(made) is None and made.table.all_ready
+    assert made.table.rollout_failures == {"m": 1}
     assert made.lifecycle.entries["m"][2].state is ModelState.UNAVAILABLE
 
 
@@ -223,7 +225,7 @@ async def test_abort_deletes_the_candidate_which_is_not_tried_again(rollouts: Ro
     assert state(await rollouts.after(made)) == (ABORTED, 0)
     await until(lambda: rollouts.bench.serve.deleted == ["m:2"])
     await made.load(LoadRequest("m"))
-    assert ready(made) == [1]
+    assert ready(made) == [1] and made.table.rollout_failures == {}
 
 
 async def test_abort_gives_up_a_load(rollouts: RolloutBench) -> None:

@@ -126,4 +126,5 @@ async def test_without_counters_there_are_gauges() -> None:
         "nereid_model_state",
         "nereid_replica_restarts",
         "nereid_replicas_ready",
+        "nereid_rollout_failure",
     }

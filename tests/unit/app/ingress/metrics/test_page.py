@@ -32,6 +32,7 @@ from app.ingress.metrics.model_families import (
     LOAD_FAILURES,
     LOADS,
     REQUESTS,
+    ROLLOUT_FAILURES,
     SCALES,
     SERVING,
     STATES,
@@ -116,6 +117,8 @@ nereid_replicas_ready{model="m",version="1"} 1
 nereid_model_state{model="m",state="READY",version="1"} 1
 # HELP nereid_model_load_failure Loads of a model that failed since the repository manager started
 # TYPE nereid_model_load_failure counter
+# HELP nereid_rollout_failure Rollouts of a model that failed since the repository manager started; none that people aborted
+# TYPE nereid_rollout_failure counter
 """  # noqa: E501
 
 
@@ -171,7 +174,9 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     )
     router = FakeRouter(entry("m", scale=Scale(1, changes={"load": 1}, outlook=Outlook("", 2, 0.1, 0.2))))
     router.pools["m:1"] = FakePool([FakeChannel(report)], [], {"was killed": 1})
-    router.table = RoutingTable(1, True, router.table.entries, load_failures={"m": 1})
+    router.table = RoutingTable(
+        1, True, router.table.entries, load_failures={"m": 1}, rollout_failures={"m": 2}
+    )
     ingress = IngressReading(
         SendBufferLimit(),
         {"http": FrontReading(1, 0)},
@@ -182,7 +187,16 @@ async def test_prometheus_reads_every_family(tmp_path: Path) -> None:
     text = (await render(service_of(router), config, machine, ingress)).decode()
     found = list(text_string_to_metric_families(text))
     tables: tuple[Family[Any], ...]
-    tables = (*REQUESTS, *LOADS, *DISTRIBUTIONS, *SERVING, *STATES, *SCALES, *LOAD_FAILURES)
+    tables = (
+        *REQUESTS,
+        *LOADS,
+        *DISTRIBUTIONS,
+        *SERVING,
+        *STATES,
+        *SCALES,
+        *LOAD_FAILURES,
+        *ROLLOUT_FAILURES,
+    )
     tables += (*BUILD, *PROCESS, *SLOW_CLIENTS, *FRONTS, *CERTIFICATES, *WAITING, *RESIDENCY, *CPU, *PINNED)
     # A name by itself says that there are such metrics: as in Triton, it is not there beside a cache.
     tables = tuple(family for family in tables if family.name != "nv_inference_request_summary_us")
@@ -242,20 +256,19 @@ async def test_every_version_that_is_wanted_has_a_state() -> None:
 async def test_replicas_that_a_scaled_version_is_to_have() -> None:
     router = FakeRouter(entry("m", scale=Scale(3, "load", "", {"load": 2, "idle": 1})), entry("n"))
     found = samples(await page(router))
-    m = (("model", "m"), ("version", "1"))
-    assert found["nereid_replicas_wanted"] == {m: 3}
-    assert found["nereid_scaling_changes"] == {
-        (m[0], ("reason", "load"), m[1]): 2,
-        (m[0], ("reason", "idle"), m[1]): 1,
-    }
+    m, v = ("model", "m"), ("version", "1")
+    assert found["nereid_replicas_wanted"] == {(m, v): 3}
+    changes = {(m, ("reason", "load"), v): 2, (m, ("reason", "idle"), v): 1}
+    assert found["nereid_scaling_changes"] == changes
     assert "nereid_replicas_wanted" not in await page(FakeRouter(entry("n")))
 
 
-async def test_loads_that_failed_are_counted_by_model() -> None:
-    router = FakeRouter()
-    router.table = RoutingTable(1, True, load_failures={"/a::m": 2, "n": 1}, namespacing=True)
-    found = samples(await page(router))["nereid_model_load_failure"]
-    assert found == {(("model", "m"), ("namespace", "/a")): 2, (("model", "n"),): 1}
+async def test_loads_and_rollouts_that_failed_are_counted_by_model() -> None:
+    router, failures = FakeRouter(), {"/a::m": 2, "n": 1}
+    router.table = RoutingTable(1, True, namespacing=True, load_failures=failures, rollout_failures=failures)
+    found = samples(await page(router))
+    for name in ("nereid_model_load_failure", "nereid_rollout_failure"):
+        assert found[name] == {(("model", "m"), ("namespace", "/a")): 2, (("model", "n"),): 1}
 
 
 async def test_scaled_models_have_a_maximum() -> None:
