@@ -1,15 +1,16 @@
 """Values in the cluster's store, which outlive the process that wrote them."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from app.core.system.lone_thread import LoneThread
 
 logger = logging.getLogger(__name__)
 
 _STORE_S: Final = 5.0
 """Time for the store to answer."""
-_Result = TypeVar("_Result")
 
 
 class Store(Protocol):
@@ -31,6 +32,8 @@ class Store(Protocol):
 class StoredValues:
     """The values of one kind, by name. Every method raises what the store raises, or TimeoutError.
 
+    A store that hangs has one thread of each kind, and further calls fail at once.
+
     Args:
         store: holds them.
         prefix: begins their keys.
@@ -39,22 +42,24 @@ class StoredValues:
     def __init__(self, store: Store, prefix: str) -> None:
         self._store = store
         self._prefix = prefix
+        self._thread = LoneThread(f"stored {prefix}")
 
     async def write(self, name: str, value: bytes) -> None:
         """Set a value."""
-        await _ask(lambda: self._store.write(self._prefix + name, value))
+        await self._thread.run(partial(self._store.write, self._prefix + name, value), _STORE_S)
 
     async def remove(self, name: str) -> None:
         """Remove a value, if there is one."""
-        await _ask(lambda: self._store.remove(self._prefix + name))
+        await self._thread.run(partial(self._store.remove, self._prefix + name), _STORE_S)
 
     async def read(self) -> dict[str, bytes]:
         """Return all values, by name."""
-        values = await _ask(self._read)
-        return {key.removeprefix(self._prefix): value for key, value in values.items() if value is not None}
-
-    def _read(self) -> dict[str, bytes | None]:
-        return {key: self._store.read(key) for key in self._store.keys(self._prefix)}
+        found = {}
+        for key in await self._thread.run(partial(self._store.keys, self._prefix), _STORE_S):
+            value = await self._thread.run(partial(self._store.read, key), _STORE_S)
+            if value is not None:
+                found[key.removeprefix(self._prefix)] = value
+        return found
 
 
 class KeptValues:
@@ -77,16 +82,13 @@ class KeptValues:
             logger.warning("cannot read %s: %r", self._all, error)
             return {}
 
-    async def store(self, name: str, value: bytes | None) -> None:
-        """Set a value, or remove it."""
+    async def store(self, name: str, value: bytes | None) -> bool:
+        """Set a value, or remove it; return whether that succeeded, or nothing is kept."""
         if self._values is None:
-            return
+            return True
         try:
             await (self._values.remove(name) if value is None else self._values.write(name, value))
         except Exception as error:
             logger.warning("%s of '%s' is not stored beyond a restart: %r", self._one, name, error)
-
-
-async def _ask(call: Callable[[], _Result]) -> _Result:
-    async with asyncio.timeout(_STORE_S):
-        return await asyncio.to_thread(call)
+            return False
+        return True

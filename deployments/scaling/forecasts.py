@@ -24,7 +24,7 @@ class Keeps(Protocol):
     async def read(self) -> dict[str, History]:
         """Return the documents, by model."""
 
-    async def write(self, name: str, small: bytes, whole: bytes) -> None:
+    async def write(self, name: str, small: bytes, whole: bytes) -> object:
         """Keep a document: see `deployments.rollout.storage.documents.Documents`."""
 
 

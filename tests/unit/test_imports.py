@@ -144,7 +144,7 @@ backends.rtsp: app.core app.core.installed app.core.system backends
 backends.teaching: app.core app.core.config backends
 backends.tensorflow: app.core app.core.config app.core.files backends
 backends.tensorrt: app.core app.core.config app.core.files backends backends.cuda
-deployments: app.core app.core.installed app.core.observability app.transport
+deployments: app.core app.core.installed app.core.observability app.core.system app.transport
 deployments.bls: app.core app.core.cost app.core.observability app.core.system app.cost app.dispatch
     app.ray_adapter app.ray_adapter.serve app.rollout app.routing app.transport.loops backends
     backends.python.api deployments deployments.execution

@@ -4,12 +4,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
 
-class LoneThread(Generic[_T]):
+class LoneThread:
     """Runs blocking calls of one kind. While one of them hangs, further ones fail at once. Of one event loop.
 
     The thread ends with the process: one that hangs in a call of the system keeps no process alive.
@@ -24,7 +24,7 @@ class LoneThread(Generic[_T]):
     def __init__(self, name: str) -> None:
         self._name = name
         self._turn = asyncio.Lock()
-        self._running: Future[_T] | None = None
+        self._running: Future[Any] | None = None
         self._late = False
         self.skipped = 0
 
@@ -48,8 +48,8 @@ class LoneThread(Generic[_T]):
                 async with asyncio.timeout(limit_s):
                     if self._running is not None:  # of somebody who has left
                         await asyncio.wait([asyncio.wrap_future(self._running)])
-                    self._running = self._begin(call)
-                    return await asyncio.wrap_future(self._running)
+                    self._running = running = self._begin(call)
+                    return await asyncio.wrap_future(running)
             except TimeoutError as error:
                 self._late = self._running is not None and not self._running.done()
                 raise TimeoutError(str(error) or f"no answer in {limit_s:g} s ({self._name})") from None

@@ -72,17 +72,20 @@ class Documents(Generic[_Document]):
         self._shared = shared
         self._failing = False
         # A disk that hangs has one thread of ours.
-        self._writer: LoneThread[None] = LoneThread(f"{kind} files")
+        self._writer = LoneThread(f"{kind} files")
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def write(self, name: str, small: bytes, whole: bytes) -> None:
-        """Keep a document: a small form in the cluster's memory, the whole one in a file."""
-        async with self._locks[name]:
-            await self._values.store(name, small)
-            if self._files is not None:
-                await self._write_file(self._files, name, whole)
+    async def write(self, name: str, small: bytes, whole: bytes) -> bool:
+        """Keep a document: a small form in the cluster's memory, the whole one in a file.
 
-    async def _write_file(self, files: StateFiles, name: str, whole: bytes) -> None:
+        Returns:
+            Whether both have it.
+        """
+        async with self._locks[name]:
+            stored = await self._values.store(name, small)
+            return (self._files is None or await self._write_file(self._files, name, whole)) and stored
+
+    async def _write_file(self, files: StateFiles, name: str, whole: bytes) -> bool:
         try:
             await self._writer.run(lambda: files.write(self._kind, name, whole), _WRITE_S)
         except Exception as error:
@@ -92,6 +95,7 @@ class Documents(Generic[_Document]):
             self._failing = True
         else:
             self._failing = False
+        return not self._failing
 
     async def read(self) -> dict[str, _Document]:
         """Return the documents, by model."""

@@ -246,8 +246,8 @@ class _Endpoints:
         self._service = service
         self._observer = observer
         self._insight = insight
-        self._machine: LoneThread[dict[str, Any]] = LoneThread("machine")
-        self._nodes: LoneThread[Machines] = LoneThread("nodes")
+        self._machine = LoneThread("machine")
+        self._nodes = LoneThread("nodes")
         self._known: Machines | None = None
 
     async def logs(self, request: Request) -> Response:

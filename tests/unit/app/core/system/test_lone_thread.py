@@ -29,7 +29,7 @@ def threads(name: str) -> int:
 
 
 async def test_calls_return_and_raise() -> None:
-    lone: LoneThread[int] = LoneThread("lone-a")
+    lone = LoneThread("lone-a")
     assert await lone.run(lambda: 1, LONG) == 1
     with pytest.raises(ZeroDivisionError):
         await lone.run(lambda: 1 // 0, LONG)
@@ -38,7 +38,7 @@ async def test_calls_return_and_raise() -> None:
 
 
 async def test_one_thread_hangs_and_calls_behind_it_fail_at_once(pipe: tuple[int, int]) -> None:
-    lone: LoneThread[object] = LoneThread("lone-b")
+    lone = LoneThread("lone-b")
     begun: list[int] = []
     with pytest.raises(TimeoutError, match=r"no answer in 0\.05 s \(lone-b\)"):
         await lone.run(partial(os.read, pipe[0], 1), SOON)
@@ -54,7 +54,7 @@ async def test_one_thread_hangs_and_calls_behind_it_fail_at_once(pipe: tuple[int
 
 
 async def test_calls_that_wait_behind_one_that_hangs_fail_with_it(pipe: tuple[int, int]) -> None:
-    lone: LoneThread[object] = LoneThread("lone-c")
+    lone = LoneThread("lone-c")
     calls = [lone.run(partial(os.read, pipe[0], 1), SOON) for _ in range(20)]
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(each) for each in found] == [TimeoutError] * 20
@@ -64,7 +64,7 @@ async def test_calls_that_wait_behind_one_that_hangs_fail_with_it(pipe: tuple[in
 
 
 async def test_a_call_whose_caller_has_left_is_waited_for(pipe: tuple[int, int]) -> None:
-    lone: LoneThread[object] = LoneThread("lone-d")
+    lone = LoneThread("lone-d")
     left = asyncio.create_task(lone.run(partial(os.read, pipe[0], 1), LONG))
     await until(lambda: threads("lone-d") == 1)
     left.cancel()

@@ -38,12 +38,12 @@ async def test_a_disk_that_hangs_has_one_thread(monkeypatch: pytest.MonkeyPatch)
     store, disk = Memory(), HangingDisk()
     documents: Documents[Any] = Documents(Storage(cast(Any, store), cast(Any, disk)), "drift", object)
     for number in range(256):
-        await documents.write(f"m{number}", b"small", b"whole")
+        assert not await documents.write(f"m{number}", b"small", b"whole")
     named = [thread for thread in threading.enumerate() if thread.name == "drift files"]
     assert len(named) == 1 and disk.begun == ["m0"] and len(store.values) == 256
     os.write(disk.write_end, b"xx")
     await until(lambda: not named[0].is_alive())
-    await documents.write("m1", b"small", b"whole")
+    assert await documents.write("m1", b"small", b"whole")
     assert disk.begun == ["m0", "m1"]
     for end in (disk.read_end, disk.write_end):
         os.close(end)

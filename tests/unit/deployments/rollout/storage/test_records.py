@@ -1,6 +1,5 @@
 """What is stored of a rollout."""
 
-import asyncio
 import logging
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.spec import RolloutSpec
+from app.core.system.lone_thread import LoneThread
 from deployments.rollout.states import machine
 from deployments.rollout.states.machine import Record
 from deployments.rollout.storage.documents import Storage
@@ -63,7 +63,7 @@ async def test_a_store_that_fails_or_hangs_is_logged(
     async def hangs(*arguments: Any) -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(asyncio, "to_thread", hangs)
+    monkeypatch.setattr(LoneThread, "run", hangs)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert await Records(Storage(FakeStore())).read() == {}
