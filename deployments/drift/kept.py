@@ -11,6 +11,11 @@ from deployments.drift.version import VersionDrift, VersionState
 
 KEEP_S: Final = 30.0
 """Time from one document of a model to the next; a change of its alarm is kept at once."""
+FEW_ROWS: Final = 0.01
+LATE_S: Final = 10 * KEEP_S
+"""That time where fewer rows have come than this part of all."""
+STEP_BYTES: Final = 640 << 10
+"""No further document is made in a step after so many bytes; what is left goes first in the next one."""
 Key = tuple[str, int]
 
 
@@ -44,16 +49,25 @@ class Keeps(Protocol):
     async def read(self) -> dict[str, KeptDrift]:
         """Return the documents, by model."""
 
-    async def write(self, name: str, small: bytes, whole: bytes) -> None:
-        """Keep a document: see `deployments.rollout.storage.documents.Documents`."""
+    async def write(self, name: str, small: bytes, whole: bytes) -> bool:
+        """Keep a document; return whether it is: see `deployments.rollout.storage.documents.Documents`."""
 
 
 class _Written(NamedTuple):
-    """When a document was made, and rows and the beginning of the alarm of each version in it."""
+    """When a document was made last; of the last that was kept, the rows and alarms of its versions.
 
-    at: float = -KEEP_S
-    rows: Mapping[int, int] = {}
-    alarms: Mapping[int, float] = {}
+    Attributes:
+        at: Unix seconds.
+        rows: of versions that have any.
+        alarms: when they began, of versions that have one.
+    """
+
+    at: float
+    rows: Mapping[int, int]
+    alarms: Mapping[int, float]
+
+
+_NEVER: Final = _Written(-LATE_S, {}, {})
 
 
 class DriftStates:
@@ -92,28 +106,48 @@ class DriftStates:
         """Keep what has changed."""
         if self._kept is None:
             return
-        now = self._clock()
         by_model: dict[str, dict[int, VersionDrift]] = {}
         for (name, version), drift in versions.items():
             by_model.setdefault(name, {})[version] = drift
-        # All are made at once: a report that comes meanwhile is in none of them.
-        texts = {
-            name: to_json(KeptDrift(name, now, _kept(found), dict(reports)))
-            for name, found in by_model.items()
-            if self._is_due(name, found, now)
-        }
-        for name, text in texts.items():
-            await self._kept.write(name, text, text)
+        for name, text, made in self._documents(by_model, reports):
+            if not await self._kept.write(name, text, text):
+                made = self._before(name)._replace(at=made.at)
+            self._written[name] = made
 
-    def _is_due(self, name: str, versions: Mapping[int, VersionDrift], now: float) -> bool:
-        """Return whether a model is to be written now, and take it as written."""
-        rows = {version: each.rows for version, each in versions.items()}
-        alarms = {version: each.since for version, each in versions.items()}
-        before = self._written.get(name, _Written(rows=dict.fromkeys(rows, 0)))
-        if rows == before.rows or (alarms == before.alarms and 0 <= now - before.at < KEEP_S):
-            return False
-        self._written[name] = _Written(now, rows, alarms)
-        return True
+    def _documents(
+        self, models: Mapping[str, Mapping[int, VersionDrift]], reports: Mapping[str, int]
+    ) -> list[tuple[str, bytes, _Written]]:
+        """Make the documents of a step, all at once: a report that comes meanwhile is in none of them."""
+        now, made, size = self._clock(), [], 0
+        found = {name: _written(versions, now) for name, versions in models.items()}
+        for name in self._due(found, now):
+            text = to_json(KeptDrift(name, now, _kept(models[name]), dict(reports)))
+            made.append((name, text, found[name]))
+            size += len(text)
+            if size >= STEP_BYTES:
+                break
+        return made
+
+    def _due(self, models: Mapping[str, _Written], now: float) -> list[str]:
+        """Return the models to keep now: those whose alarm has changed, then those that wait for longest."""
+        turns = []
+        for name, found in models.items():
+            before, total = self._before(name), sum(found.rows.values())
+            few = 0 <= total - sum(before.rows.values()) < FEW_ROWS * total
+            waits = 0 <= now - before.at < (LATE_S if few else KEEP_S)
+            same = found.alarms == before.alarms
+            if found.rows != before.rows and not (same and waits):
+                turns.append((same, before.at, name))
+        return [name for *_, name in sorted(turns)]
+
+    def _before(self, name: str) -> _Written:
+        return self._written.get(name, _NEVER)
+
+
+def _written(versions: Mapping[int, VersionDrift], now: float) -> _Written:
+    """Return what a document that is made now has."""
+    rows = {version: each.rows for version, each in versions.items() if each.rows}
+    return _Written(now, rows, {version: each.since for version, each in versions.items() if each.since})
 
 
 def _kept(versions: Mapping[int, VersionDrift]) -> dict[int, KeptVersion]:

@@ -16,6 +16,7 @@ from app.core.errors import ErrorCode, InferError
 from app.core.tensors import Tensor
 from app.drift.counter import RowCounter
 from app.routing.table import ModelState, VersionEntry
+from deployments.drift import kept
 from deployments.drift.kept import KEEP_S, KeptDrift
 from deployments.drift.monitor import DriftMonitor, Sources
 from tests.unit.app.drift_fakes import reference
@@ -31,14 +32,19 @@ class Memory:
     def __init__(self) -> None:
         self.texts: dict[str, bytes] = {}
         self.writes = 0
+        self.order: list[str] = []
+        self.fails = False
 
     async def read(self) -> dict[str, KeptDrift]:
         return {name: msgspec.json.decode(text, type=KeptDrift) for name, text in self.texts.items()}
 
-    async def write(self, name: str, small: bytes, whole: bytes) -> None:
+    async def write(self, name: str, small: bytes, whole: bytes) -> bool:
         assert small == whole
         self.writes += 1
-        self.texts[name] = small
+        self.order.append(name)
+        if not self.fails:
+            self.texts[name] = small
+        return not self.fails
 
 
 class Bench:
@@ -101,9 +107,9 @@ class Ingress:
         tensors = Tensor.from_array("IN", x), Tensor.from_array("OUT", y)
         self.counter.add(tensors[:1], tensors[1:], len(x), True)
 
-    def report(self) -> DriftReport:
+    def report(self, model: str = "m") -> DriftReport:
         self.number += 1
-        counts = VersionCounts("m", 1, self.digest, self.counter.take())
+        counts = VersionCounts(model, 1, self.digest, self.counter.take())
         report = DriftReport(self.name, self.number, [counts], [self.digest])
         self.bench.monitor.report(report)
         return report
@@ -306,6 +312,63 @@ async def test_model_is_kept_twice_a_minute_and_when_its_alarm_changes(bench: Be
     bench.time += KEEP_S
     await bench.monitor.step()
     assert bench.kept.writes == 3  # nothing has come
+
+
+async def test_document_that_was_not_kept_is_written_again_without_new_rows(bench: Bench) -> None:
+    bench.write()
+    await bench.monitor.step()
+    ingress = Ingress(bench)
+    ingress.add(1000)
+    ingress.report()
+    bench.kept.fails = True
+    for writes in (1, 2):
+        bench.time += KEEP_S
+        await bench.monitor.step()
+        assert bench.kept.writes == writes and not bench.kept.texts
+    bench.kept.fails = False
+    bench.time += KEEP_S
+    await bench.monitor.step()
+    assert bench.kept.texts
+    bench.time += KEEP_S
+    await bench.monitor.step()
+    assert bench.kept.writes == 3
+
+
+async def test_documents_beyond_the_budget_of_a_step_go_first_in_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "STEP_BYTES", 1)  # a document a step
+    bench.write()
+    bench.write("other")
+    await bench.monitor.step()
+    ingress = Ingress(bench)
+    written = []
+    for models in (("m", "other"), ("m",), ("m",), ()):
+        for model in models:
+            ingress.add(1000)
+            ingress.report(model)
+        await bench.monitor.step()
+        written.append([*bench.kept.order])
+        bench.time += KEEP_S
+    assert written[-1] == ["m", "other", "m"]
+    assert list(map(len, written)) == [1, 2, 3, 3]
+
+
+async def test_little_that_is_new_is_kept_every_five_minutes(bench: Bench) -> None:
+    bench.write()
+    await bench.monitor.step()
+    ingress = Ingress(bench)
+    ingress.add(1000)
+    ingress.report()
+    await bench.monitor.step()
+    times = []
+    for _ in range(21):
+        bench.time += KEEP_S
+        ingress.add(1)
+        ingress.report()
+        await bench.monitor.step()
+        times.append(bench.kept.writes)
+    assert times == [1] * 9 + [2] * 10 + [3] * 2
 
 
 async def test_store_that_cannot_be_read_begins_anew(
