@@ -38,38 +38,73 @@ class CostTap:
 
     Args:
         client: returns the client of the request that is being submitted; None for nobody named.
+        compiled: C counts most requests (`CountedSubmit`).
     """
 
-    def __init__(self, client: Callable[[], Named | None] = _nobody) -> None:
+    def __init__(self, client: Callable[[], Named | None] = _nobody, compiled: bool = False) -> None:
         self.client = client
-        self._counts: dict[_Key, CallUse] = {}
-        self._quick: list[dict[str, CallUse]] = []
+        self._compiled = compiled
+        self._counts: dict[_Key, Counts] = {}
+        self._known: list[dict[str, bytearray]] = []
 
     def __call__(self, entry: VersionEntry, target: Target) -> Target:
         """Return what counts the requests of a version."""
-        return CountedTarget(entry, target, self)
+        counted = CountedTarget(entry, target, self)
+        if self._compiled:
+            counted.use_compiled()
+        return counted
 
     def take(self) -> list[CallUse]:
         """Return what was counted since the last time."""
         taken, self._counts = self._counts, {}
-        for quick in self._quick:
-            quick.clear()
-        self._quick.clear()
-        return list(taken.values())
+        for known in self._known:
+            known.clear()
+        self._known.clear()
+        return [CallUse(key[2], key[3], key[0], key[1], *counts.figures()) for key, counts in taken.items()]
 
-    def counts(self, client: str, caller: str, entry: VersionEntry) -> CallUse:
+    def counts(self, client: str, caller: str, entry: VersionEntry) -> "Counts":
         """Return what is counted of the requests of a client, or of a model that calls, to a version."""
         key = client, caller, entry.name, entry.version
         found = self._counts.get(key)
         if found is None:
             if len(self._counts) >= MOST and client != OTHER:
                 return self.counts(OTHER, "", entry)
-            found = self._counts[key] = CallUse(entry.name, entry.version, client, caller)
+            found = self._counts[key] = Counts()
         return found
 
-    def keep(self, quick: dict[str, CallUse]) -> None:
-        """Empty a dictionary of such counts when they are taken."""
-        self._quick.append(quick)
+    def forget(self, known: dict[str, bytearray]) -> None:
+        """Empty a dictionary of what C counts into when it is taken."""
+        self._known.append(known)
+
+
+class Counts:
+    """What is counted of some requests.
+
+    Attributes:
+        numbers: requests, rows, bytes of inputs and bytes of outputs, as C adds to them: 64 bits each.
+    """
+
+    __slots__ = ("_view", "_weight", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers = bytearray(32)
+        self._view = memoryview(self.numbers).cast("q")
+        self._weight = 0.0
+
+    def add(self, rows: int, bytes_in: int, bytes_out: int, weight: float | None) -> None:
+        """Count the answer to a request; without a weight it has that of its rows."""
+        view = self._view
+        view[0] += 1
+        view[1] += rows
+        view[2] += bytes_in
+        view[3] += bytes_out
+        if weight is not None:
+            self._weight += weight - rows
+
+    def figures(self) -> tuple[int, int, float, int, int]:
+        """Return requests, rows, weight and bytes."""
+        requests, rows, bytes_in, bytes_out = self._view
+        return requests, rows, rows + self._weight, bytes_in, bytes_out
 
 
 class CountedTarget:
@@ -79,56 +114,66 @@ class CountedTarget:
         entry: of the version.
         target: answers the requests.
         tap: counts.
+
+    Attributes:
+        submit: as `Target.submit`.
     """
 
-    __slots__ = ("_batched", "_client", "_entry", "_quick", "_submit", "_tap", "_target", "_weigh")
+    __slots__ = ("_entry", "_known", "_tap", "_target", "_weigh", "submit")
 
     def __init__(self, entry: VersionEntry, target: Target, tap: CostTap) -> None:
         self._entry, self._target, self._tap = entry, target, tap
-        self._submit, self._client = target.submit, tap.client
-        self._batched = entry.batched
         self._weigh = weigher(entry.model_config)
-        self._quick: dict[str, CallUse] = {}  # of requests of clients, where one version alone may answer
+        self._known: dict[str, bytearray] | None = None
+        self.submit: Callable[[InferRequest, Sink], Call] = self._submit
+
+    def use_compiled(self) -> None:
+        """Have C count the requests of clients where one version alone answers, by their rows."""
+        if self._weigh is None and self._entry.rival is None:
+            from app.native.extension import CountedSubmit
+
+            self._known = known = dict[str, bytearray]()
+            self.submit = CountedSubmit(
+                (InferRequest, InferResponse, Tensor),
+                self._target.submit,
+                self._tap.client,
+                self._submit,
+                self._receive,
+                known,
+                self._entry.batched,
+            )
 
     @property
     def available(self) -> bool:
         """As `Target.available`."""
         return self._target.available
 
-    def submit(self, request: InferRequest, sink: Sink) -> Call:
-        """As `Target.submit`."""
+    def _submit(self, request: InferRequest, sink: Sink) -> Call:
         # Further steps of an ensemble are submitted by the sink of one before, whoever has called that.
         if request.chain:
             sink = partial(_in_context, copy_context(), sink)
-        client = self._client()
+        client = self._tap.client()
         name = "" if client is None else client.name
-        return self._submit(request, partial(self._receive, name, request, sink))
+        return self._target.submit(request, partial(self._receive, name, request, sink))
 
     def _receive(self, client: str, request: InferRequest, sink: Sink, response: InferResponse) -> None:
         if response.final and response.failure is None:
-            chain, inputs = request.chain, request.inputs
-            found = None if chain else self._quick.get(client)
-            if found is None:
-                found = self._counts(client, chain, response)
-            rows = inputs[0].shape[0] if self._batched and inputs and inputs[0].shape else 1
-            found.requests += 1
-            found.rows += rows
-            found.weight += rows if self._weigh is None else self._weigh(inputs)
-            if not chain:  # what steps of ensembles and models send each other is not the client's
-                for tensor in inputs:
-                    found.bytes_in += len(tensor.data)
-                for tensor in response.outputs:
-                    found.bytes_out += len(tensor.data)
+            self._count(client, request, response)
         sink(response)
 
-    def _counts(self, client: str, chain: tuple[str, ...], response: InferResponse) -> CallUse:
+    def _count(self, client: str, request: InferRequest, response: InferResponse) -> None:
+        chain, inputs = request.chain, request.inputs
         entry = self._entry.answering(response.model_version)
-        found = self._tap.counts(client, chain[0] if chain and not client else "", entry)
-        if not chain and self._entry.rival is None:
-            if not self._quick:
-                self._tap.keep(self._quick)
-            self._quick[client] = found
-        return found
+        counts = self._tap.counts(client, chain[0] if chain and not client else "", entry)
+        rows = inputs[0].shape[0] if entry.batched and inputs and inputs[0].shape else 1
+        weight = None if self._weigh is None else self._weigh(inputs)
+        # What steps of ensembles and models send each other is not the client's.
+        sizes = (0, 0) if chain else (_bytes(inputs), _bytes(response.outputs))
+        counts.add(rows, *sizes, weight)
+        if self._known is not None and not chain:
+            if not self._known:
+                self._tap.forget(self._known)
+            self._known[client] = counts.numbers
 
 
 def _in_context(context: Context, sink: Sink, response: InferResponse) -> None:
@@ -141,9 +186,9 @@ def weigher(config: mc.ModelConfig) -> Callable[[tuple[Tensor, ...]], float] | N
     return {"bytes": _bytes, "elements": _elements}.get(kind)
 
 
-def _bytes(inputs: tuple[Tensor, ...]) -> float:
-    return sum(len(tensor.data) for tensor in inputs)
+def _bytes(tensors: tuple[Tensor, ...]) -> int:
+    return sum(len(tensor.data) for tensor in tensors)
 
 
-def _elements(inputs: tuple[Tensor, ...]) -> float:
-    return sum(prod(tensor.shape) for tensor in inputs)
+def _elements(tensors: tuple[Tensor, ...]) -> float:
+    return sum(prod(tensor.shape) for tensor in tensors)

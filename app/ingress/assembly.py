@@ -102,7 +102,9 @@ def _token() -> str:
 
 def make_cost_tap(settings: ServerSettings) -> CostTap | None:
     """Return what counts requests of clients, for `make_router`; None where nobody asks who they are."""
-    return CostTap(GRANT.get) if settings.cost.enabled and settings.access.tokens_file else None
+    if not settings.cost.enabled or not settings.access.tokens_file:
+        return None
+    return CostTap(GRANT.get, is_native(settings.cluster.data_plane))
 
 
 def make_account(

@@ -16,6 +16,7 @@ Where C takes over, functions of Python are not called, and a breakpoint in them
   place of `_request_received` and `_deliver`.
 - `StringPasses`, of the whole process (`strings.py`): `split_strings` and `join_strings` in place of what
   `unpack_bytes` and `pack_bytes` do.
+- `CountedTarget`, by its `CostTap`: `CountedSubmit` in place of `_submit` and `_receive`.
 - `ServedModel` with its `ResponseQueue`: `PlainRequests` in place of `submit`, `_deliver` and `deliver_each`.
 
 What C keeps of requests that it has seen is learned in Python, under `not_learned` (`learning.py`): an

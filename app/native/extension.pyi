@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from typing_extensions import Buffer
 
-from app.core.inference import Cancel
+from app.core.inference import Call, Cancel, Sink
 from app.core.tensors import InferRequest, InferResponse, RegionSlice, RequestedOutput, Tensor
 
 SOURCES: str
@@ -417,3 +417,34 @@ def split_strings(data: Buffer, is_text: bool, /) -> list[Any] | None:
 
 def join_strings(elements: list[Any], /) -> bytes | None:
     """Return the wire bytes of a list of `bytes` and `str`; None for anything else."""
+
+class CountedSubmit:
+    """Counts the answered requests of clients to a version: `CountedTarget.submit` for most of them."""
+
+    def __init__(
+        self,
+        types: tuple[type[InferRequest], type[InferResponse], type[Tensor]],
+        submit: Callable[[InferRequest, Sink], Call],
+        client: Callable[[], Any],
+        steps: Callable[[InferRequest, Sink], Call],
+        received: Callable[[str, InferRequest, Sink, InferResponse], None],
+        counts: dict[str, bytearray],
+        batched: bool,
+    ) -> None:
+        """Pass requests on.
+
+        Args:
+            types: of requests, responses and tensors.
+            submit: takes the requests.
+            client: returns the client, which has a `name`; None for nobody.
+            steps: takes the requests of ensembles and models instead.
+            received: takes the client's name, the request, its sink and the response where Python has to
+                count: of clients without counts, and of what is not plain.
+            counts: by the client's name: requests, rows, bytes of inputs and of outputs, 64 bits each.
+            batched: the first dimension of a request's first input is its rows; else it has one.
+
+        Raises:
+            TypeError: a type lacks a slot.
+        """
+
+    def __call__(self, request: InferRequest, sink: Sink, /) -> Call: ...

@@ -27,7 +27,7 @@ static int execute(PyObject *module)
         return -1;
     if (make_texts() < 0 || add_calls(module) < 0 || add_strings(module) < 0 || add_mapping(module) < 0 || add_messages(module) < 0)
         return -1;
-    return add_ends(module) < 0 || add_json(module) < 0 || add_http_requests(module) < 0 ? -1 : 0;
+    return add_ends(module) < 0 || add_json(module) < 0 || add_http_requests(module) < 0 || add_counted(module) < 0 ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};

@@ -13,7 +13,7 @@ int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *places,
     TEXT(add, "add") TEXT(apply_back_pressure, "_apply_back_pressure") TEXT(begin_message, "begin_message") \
     TEXT(buffered, "buffered") TEXT(call_soon, "call_soon") TEXT(calls, "calls") TEXT(cancel, "cancel") \
     TEXT(close_if_drained, "_close_if_drained") TEXT(closing, "closing") TEXT(count, "count") TEXT(deliver, "_deliver") \
-    TEXT(draining, "draining") TEXT(flush, "flush") TEXT(gzip, "gzip") TEXT(identity, "identity") TEXT(open, "_open") \
+    TEXT(draining, "draining") TEXT(flush, "flush") TEXT(gzip, "gzip") TEXT(identity, "identity") TEXT(name, "name") TEXT(open, "_open") \
     TEXT(refuse, "_refuse") TEXT(remove, "remove") TEXT(report, "_report") TEXT(start_timer, "start_timer") \
     TEXT(submit, "submit")
 #define TEXT_FIELD(field, text) PyObject *field;
@@ -30,6 +30,7 @@ int add_http_requests(PyObject *module);
 int add_json(PyObject *module);
 int add_calls(PyObject *module);
 int add_strings(PyObject *module);
+int add_counted(PyObject *module);
 
 /* Go past an element of a BYTES tensor, to which `element` points then; return its size, -1 where the bytes end in it. */
 Py_ssize_t next_string(const unsigned char **at, const unsigned char *end, const unsigned char **element);

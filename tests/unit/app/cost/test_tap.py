@@ -1,9 +1,13 @@
 """What clients are answered, counted by version and client."""
 
+import gc
+import random
+import sys
+import weakref
 from contextvars import ContextVar, copy_context
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import pytest
@@ -11,11 +15,14 @@ import pytest
 from app.core.cost.reports import CallUse
 from app.core.errors import unavailable
 from app.core.inference import Sink
-from app.core.tensors import InferRequest, InferResponse, Tensor, failed
+from app.core.tensors import InferRequest, InferResponse, RegionSlice, Tensor, failed
 from app.cost import tap as tapping
 from app.cost.tap import CostTap
+from app.native.choice import is_native
 from tests.unit.app.routing_fakes import CONFIG, entry
 
+COMPILED: Final = pytest.mark.skipif(not is_native("auto"), reason="the data plane is not compiled")
+PLANES: Final = (False, pytest.param(True, marks=COMPILED))
 CLIENT: ContextVar[str] = ContextVar("client", default="")
 
 
@@ -53,8 +60,9 @@ def as_client(name: str, call: Any) -> Any:
     return context.run(call)
 
 
-def test_rows_and_bytes_of_each_client() -> None:
-    tap, route = CostTap(client), Route()
+@pytest.mark.parametrize("compiled", PLANES)
+def test_rows_and_bytes_of_each_client(compiled: bool) -> None:
+    tap, route = CostTap(client, compiled), Route()
     target = tap(entry("m"), cast(Any, route))
     for name, rows in (("a", 3), ("b", 1), ("a", 2)):
         as_client(name, partial(target.submit, request(rows), ignore))
@@ -68,8 +76,9 @@ def test_rows_and_bytes_of_each_client() -> None:
     assert tap.take() == []
 
 
-def test_what_fails_costs_nobody_anything() -> None:
-    tap, route = CostTap(client), Route()
+@pytest.mark.parametrize("compiled", PLANES)
+def test_what_fails_costs_nobody_anything(compiled: bool) -> None:
+    tap, route = CostTap(client, compiled), Route()
     target = tap(entry("m"), cast(Any, route))
     answers: list[InferResponse] = []
     target.submit(request(1), answers.append)
@@ -78,9 +87,10 @@ def test_what_fails_costs_nobody_anything() -> None:
     assert len(answers) == 1 and tap.take() == []
 
 
+@pytest.mark.parametrize("compiled", PLANES)
 @pytest.mark.parametrize(("kind", "weight"), [("rows", 2.0), ("bytes", 128.0), ("elements", 32.0)])
-def test_the_weight_that_a_model_asks_for(kind: str, weight: float) -> None:
-    tap, route = CostTap(), Route()
+def test_the_weight_that_a_model_asks_for(kind: str, weight: float, compiled: bool) -> None:
+    tap, route = CostTap(compiled=compiled), Route()
     asked = f'parameters {{ key: "cost_weight" value {{ string_value: "{kind}" }} }}'
     target = tap(entry("m", config=CONFIG + asked), cast(Any, route))
     target.submit(request(2), ignore)
@@ -88,8 +98,9 @@ def test_the_weight_that_a_model_asks_for(kind: str, weight: float) -> None:
     assert [call.weight for call in tap.take()] == [weight]
 
 
-def test_a_step_sends_further_ones_as_the_same_client() -> None:
-    tap, route = CostTap(client), Route()
+@pytest.mark.parametrize("compiled", PLANES)
+def test_a_step_sends_further_ones_as_the_same_client(compiled: bool) -> None:
+    tap, route = CostTap(client, compiled), Route()
     target = tap(entry("m"), cast(Any, route))
 
     def next_step(_: InferResponse) -> None:
@@ -103,19 +114,82 @@ def test_a_step_sends_further_ones_as_the_same_client() -> None:
     ]
 
 
-def test_calls_of_models_are_those_of_the_outermost() -> None:
-    tap, route = CostTap(), Route()
+@pytest.mark.parametrize("compiled", PLANES)
+def test_calls_of_models_are_those_of_the_outermost(compiled: bool) -> None:
+    tap, route = CostTap(compiled=compiled), Route()
     target = tap(entry("m"), cast(Any, route))
     target.submit(request(4, ("outer", "inner")), ignore)
     route.answer()
     assert [(call.client, call.caller, call.rows) for call in tap.take()] == [("", "outer", 4)]
 
 
-def test_many_clients_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", PLANES)
+def test_many_clients_are_counted_together(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tapping, "MOST", 2)
-    tap, route = CostTap(client), Route()
+    tap, route = CostTap(client, compiled), Route()
     target = tap(entry("m"), cast(Any, route))
     for name in "abcda":
         as_client(name, partial(target.submit, request(1), ignore))
         route.answer()
     assert {call.client: call.requests for call in tap.take()} == {"a": 2, "b": 1, "other": 2}
+
+
+@COMPILED
+@pytest.mark.parametrize(
+    "config", [CONFIG, CONFIG.replace("max_batch_size", "# max_batch_size")], ids=["batched", "unbatched"]
+)
+def test_c_counts_what_python_counts(config: str) -> None:
+    chance = random.Random(3)
+    taps = [CostTap(client, compiled) for compiled in (False, True)]
+    routes = [Route(), Route()]
+    targets = [
+        tap(entry("m", config=config), cast(Any, route)) for tap, route in zip(taps, routes, strict=True)
+    ]
+    received: list[list[InferResponse]] = [[], []]
+    for number in range(3000):
+        sent, response = some_request(chance), some_response(chance)
+        name = chance.choice(("", "a", "b"))
+        for target, route, sink in zip(targets, routes, received, strict=True):
+            as_client(name, partial(target.submit, sent, sink.append))
+            route.sent.pop()[1](response)
+        if number % 500 == 499:
+            python, compiled = (sorted(tap.take(), key=str) for tap in taps)
+            assert python == compiled and python
+    assert received[0] == received[1]
+
+
+def some_request(chance: random.Random) -> InferRequest:
+    shapes = [
+        tuple(chance.choice((1, 2, 7)) for _ in range(chance.randrange(3)))
+        for _ in range(chance.randrange(3))
+    ]
+    inputs = (Tensor("X", "UINT8", shape, some_data(chance)) for shape in shapes)
+    return InferRequest("m", "", tuple(inputs), chain=chance.choice(((), (), (), ("outer",))))
+
+
+def some_response(chance: random.Random) -> InferResponse:
+    if chance.random() < 0.1:
+        return failed(unavailable("away").failure, "")
+    outputs = tuple(Tensor("Y", "UINT8", (1,), some_data(chance)) for _ in range(chance.randrange(3)))
+    return InferResponse("m", "1", outputs, final=chance.random() < 0.8)
+
+
+def some_data(chance: random.Random) -> Any:
+    data = bytes(chance.randrange(20))
+    return chance.choice((data, memoryview(data), RegionSlice("region", 0, len(data))))
+
+
+@COMPILED
+def test_what_has_been_counted_is_not_kept() -> None:
+    tap, route = CostTap(client, compiled=True), Route()
+    target = tap(entry("m"), cast(Any, route))
+    sent = request(1)
+    known = sys.getrefcount(sent)
+    for _ in range(3):
+        target.submit(sent, ignore)
+        route.answer()
+    assert sys.getrefcount(sent) == known
+    gone = weakref.ref(route)
+    del tap, target, route
+    gc.collect()
+    assert gone() is None
