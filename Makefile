@@ -25,7 +25,7 @@ export RAY_worker_niceness ?= 0
 export PYTHONUNBUFFERED ?= 1
 
 .DELETE_ON_ERROR:
-.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser pictures docs release release-wheels test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror optimise client-kills promises tape cost loop zipf fuzz fuzz-many clean
+.PHONY: serve models text-models chat-model native test lint types test-unit test-contract test-engine test-python test-slow test-browser pictures docs release release-wheels test-backends test-sanitizers test-remote test-peer test-triton-qa test-triton-openai test-gpu check-cluster bench soak chaos faults rollouts scaling ray-up node-loss head-loss prometheus mirror optimise client-kills promises plan tape cost loop zipf fuzz fuzz-many clean
 
 serve: models
 	exec $(BIN)/nereid-serve serve_config.yaml
@@ -232,6 +232,10 @@ client-kills: $(VENV)/.installed-test models
 promises: $(VENV)/.installed-test models
 	PYTHONPATH=client $(BIN)/python -m tests.long.promises $(PROMISES)
 
+# What `nereid plan` tells beside what is measured in turn with it, in 40 minutes; PLAN gives other flags.
+plan: $(VENV)/.installed-test models
+	PYTHONPATH=client $(BIN)/python -m tests.long.plan $(PLAN)
+
 # Every expression of cluster/grafana and cluster/prometheus, asked of a Prometheus that reads a server under load.
 prometheus: $(VENV)/.installed-test models
 	$(BIN)/python -m tests.long.prometheus
@@ -246,7 +250,7 @@ tape: $(VENV)/.installed-test
 optimise: $(VENV)/.installed-test models
 	PYTHONPATH=client $(BIN)/python -m tests.long.optimise $(OPTIMISE)
 
-# What is accounted for beside what processes consume, seen from outside: 12 minutes and 4 of rates; COST gives flags.
+# What is accounted for beside what processes consume, seen from outside: 12 minutes and 12 of rates; COST gives flags.
 cost: $(VENV)/.installed-test
 	$(BIN)/python -m tests.long.cost $(COST)
 

@@ -1,4 +1,4 @@
-"""Faults that are planted in a copy of the server, to see that the long suites find them.
+"""Changes that are planted in a copy of the server: most are faults, to see that the long suites find them.
 
 `--plant NAME` of a suite starts the server from that copy; the suite has to end with 1.
 """
@@ -87,6 +87,31 @@ def _fastest(stable: Times) -> Times:
     ),
     "slow-scaling": (
         Change("deployments/scaling/policy.py", "PERIOD_S: Final = 0.5", "PERIOD_S: Final = 5.0"),
+    ),
+    # No fault: requests of clients are counted in some turns, and not in others (`tests/long/cost_rate.py`).
+    "costs-in-turns": (
+        Change(
+            "app/ingress/deployment.py",
+            "        cost = make_account(",
+            "        CostTurns(router).change()\n        cost = make_account(",
+            """
+
+class CostTurns:
+    def __init__(self, router):
+        self._router, self._loop, self._counted = router, asyncio.get_running_loop(), {}
+
+    def change(self):
+        number = int(self._loop.time() / 0.02)
+        counts = (zlib.crc32(b"%d" % (number // 2)) ^ number) & 1
+        for entry in self._router.table.entries:
+            counted = self._counted.setdefault(id(entry), (entry, entry.target))[1]
+            vars(entry)["target"] = counted if counts else entry.route
+        self._loop.call_at(0.02 * (number + 1) + 1e-5, self.change)
+
+
+import zlib
+""",
+        ),
     ),
     # No model makes room.
     "kept-models": (
