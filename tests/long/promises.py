@@ -139,13 +139,13 @@ def _write(models: Path) -> None:
 
 
 @contextmanager
-def served(model: str, busy: bool = False) -> Iterator[Server]:
-    """A server with one model, or with an ensemble's."""
+def served(model: str, busy: bool = False, *more: str) -> Iterator[Server]:
+    """A server with one model, or with an ensemble's, with more flags."""
     with tempfile.TemporaryDirectory(prefix="n") as directory:
         models = Path(directory, "models")
         _write(models)
         loaded = ("pair", "first", "second") if model == "pair" else (model,)
-        flags = [f"--model-repository={models}", *(f"--load-model={name}" for name in loaded)]
+        flags = [f"--model-repository={models}", *(f"--load-model={name}" for name in loaded), *more]
         _set_priority(0 if busy else _SERVER)
         server = EngineServer(flags, Path(directory, "log"), mode="explicit").start()
         _set_priority(0 if busy else _COMMAND)
@@ -155,7 +155,7 @@ def served(model: str, busy: bool = False) -> Iterator[Server]:
             server.stop()
 
 
-def _nereid(*words: str) -> tuple[int, Any]:
+def nereid(*words: str) -> tuple[int, Any]:
     """Run a command that prints JSON; return its exit status and that, None if there is none."""
     told = subprocess.run(
         [sys.executable, "-m", "nereid", *words, "--json"],
@@ -177,7 +177,7 @@ def promised(
     words = [tool, "-m", model, "-u", server.http_url, "--slo", case.slo, f"--search-time={search_s}"]
     if tool == "analyze":
         words += [*case.axes, "--keep", "--output", f"{output}/{model}"]
-    status, document = _nereid(*words)
+    status, document = nereid(*words)
     if document is None:
         raise SystemExit(f"nereid {' '.join(words)}: exit status {status}")
     if tool == "analyze":
@@ -193,7 +193,7 @@ def p99(model: str, server: Server, rate: float, seed: int, seconds: float) -> t
     """Return what an open loop measures in ms, infinity if requests fail; and its longest pause."""
     for _ in range(_TRIES):
         words = ("-m", model, "-u", server.http_url, f"--rate={rate:g}", f"--duration={seconds:g}")
-        _, document = _nereid("perf", *words, f"--random-seed={seed}")
+        _, document = nereid("perf", *words, f"--random-seed={seed}")
         level = document["levels"][0]
         if not level["void"]:
             break
