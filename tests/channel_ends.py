@@ -140,13 +140,13 @@ async def _call(plane: str, data: bytes, piece: int) -> Any:
         if response.id == "close":
             channel.close()
         if response.id == "again":
-            channel.submit(InferRequest("again", "", ()), lambda again: seen.append(again))
+            channel.send(InferRequest("again", "", ()), lambda again: seen.append(again))
 
     def sink_of(number: int) -> Callable[[InferResponse], None]:
         return lambda response: sink(number, response)
 
     for number in range(CALLS):
-        channel.submit(InferRequest("m", "", (), id=str(number)), sink_of(number))
+        channel.send(InferRequest("m", "", (), id=str(number)), sink_of(number))
     if data[:1] == b"\1":
         channel.retire()
     _feed(channel, data, piece)

@@ -104,7 +104,7 @@ class Router:
             raise not_ready(entry.model, entry.version)
         return current.route.submit(request, sink)
 
-    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
+    def send_in_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
         """Send a request to the replica of one of these versions that has its sequence: see `Sequences.send`.
 
         Raises:

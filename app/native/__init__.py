@@ -12,7 +12,7 @@ Where C takes over, functions of Python are not called, and a breakpoint in them
 - `Http2Connection`, by its `Http2State`: `HeaderDecoder` in place of `HeaderReader` and `read_head`;
   `UnaryCalls.receive` in place of `_on_frame`, `Stream` and `UnaryCall`.
 - `GrpcFront`: `UnaryCalls.sink` in place of `_deliver`, `UnaryCalls.read` in place of `decode_request`.
-- `Connection` of a channel: `ClientEnd` in place of `Channel.submit` and `_response_received`, `ServerEnd` in
+- `Connection` of a channel: `ClientEnd` in place of `Channel.send` and `_response_received`, `ServerEnd` in
   place of `_request_received` and `_deliver`.
 - `StringPasses`, of the whole process (`strings.py`): `split_strings` and `join_strings` in place of what
   `unpack_bytes` and `pack_bytes` do.

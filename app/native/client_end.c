@@ -73,7 +73,7 @@ static int enter(ClientEnd *self, PyObject *stream, PyObject *call, PyObject *de
     return 0;
 }
 
-static PyObject *submit(ClientEnd *self, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *send_request(ClientEnd *self, PyObject *const *arguments, Py_ssize_t count)
 {
     End *end = &self->end;
     uint64_t left;
@@ -227,7 +227,7 @@ static void delete_client_end(ClientEnd *self)
 static PyMemberDef members[] = {END_MEMBERS, {NULL, 0, 0, 0, NULL}};
 
 static PyMethodDef methods[] = {
-    {"submit", (PyCFunction)(void (*)(void))submit, METH_FASTCALL, "Send a request."},
+    {"send", (PyCFunction)(void (*)(void))send_request, METH_FASTCALL, "Send a request."},
     {"take", (PyCFunction)(void (*)(void))take_responses, METH_FASTCALL, "Handle the responses in a buffer."},
     {NULL, NULL, 0, NULL},
 };

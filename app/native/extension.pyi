@@ -198,7 +198,7 @@ class ClientEnd:
             TypeError: a class has its fields elsewhere than in slots.
         """
 
-    def submit(self, request: InferRequest, sink: Callable[[InferResponse], object], /) -> Any:
+    def send(self, request: InferRequest, sink: Callable[[InferResponse], object], /) -> Any:
         """Send a request and return its call; None for one that the channel has to send or refuse."""
 
     def take(self, buffer: Buffer, start: int, end: int, /) -> int:
@@ -386,7 +386,7 @@ class PlainRequests:
             refused: is told when a request arrived that the scheduler refused, and why.
             record: counts a success, by its nanoseconds in all and in the queue.
             read, write: `read_inputs` and `write_outputs` of `app/transport/memory/client_regions.py`.
-            scheduler: has `submit`.
+            scheduler: has `schedule`.
             responses: the queue of responses.
             in_flight: requests accepted and without their final response, never replaced by another set.
             durations: the list to which `record` appends both numbers, if it does nothing else while it is

@@ -13,9 +13,9 @@ int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *places,
     TEXT(add, "add") TEXT(apply_back_pressure, "_apply_back_pressure") TEXT(begin_message, "begin_message") \
     TEXT(buffered, "buffered") TEXT(call_soon, "call_soon") TEXT(calls, "calls") TEXT(cancel, "cancel") \
     TEXT(close_if_drained, "_close_if_drained") TEXT(closing, "closing") TEXT(count, "count") TEXT(deliver, "_deliver") \
-    TEXT(draining, "draining") TEXT(flush, "flush") TEXT(gzip, "gzip") TEXT(identity, "identity") TEXT(name, "name") TEXT(open, "_open") \
-    TEXT(refuse, "_refuse") TEXT(remove, "remove") TEXT(report, "_report") TEXT(start_timer, "start_timer") \
-    TEXT(submit, "submit")
+    TEXT(draining, "draining") TEXT(flush, "flush") TEXT(gzip, "gzip") TEXT(identity, "identity") TEXT(name, "name") \
+    TEXT(open, "_open") TEXT(refuse, "_refuse") TEXT(remove, "remove") TEXT(report, "_report") \
+    TEXT(schedule, "schedule") TEXT(start_timer, "start_timer") TEXT(submit, "submit")
 #define TEXT_FIELD(field, text) PyObject *field;
 extern struct texts { EACH_TEXT(TEXT_FIELD) } texts;
 

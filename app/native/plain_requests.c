@@ -70,12 +70,12 @@ static void tell_refused(PlainRequests *self, PyObject *pending)
 /* Queue a request and return the function that cancels it. */
 static PyObject *accept(PlainRequests *self, PyObject *pending)
 {
-    PyObject *submitted = PyObject_CallMethodOneArg(self->objects[SCHEDULER], texts.submit, pending);
-    if (submitted == NULL) {
+    PyObject *scheduled = PyObject_CallMethodOneArg(self->objects[SCHEDULER], texts.schedule, pending);
+    if (scheduled == NULL) {
         tell_refused(self, pending);
         return NULL;
     }
-    Py_DECREF(submitted);
+    Py_DECREF(scheduled);
     if (PySet_Add(self->objects[IN_FLIGHT], pending) < 0)
         return NULL;
     Py_XSETREF(*place(self, pending, P_ACCEPTED), Py_NewRef(Py_True));

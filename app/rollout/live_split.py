@@ -42,7 +42,7 @@ class Versions(Protocol):
     def is_at(self, entry: VersionEntry, call: Call) -> bool:
         """Return whether a request in flight is at a replica of a version."""
 
-    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
+    def send_in_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
         """Send a request to the replica of one of these versions that has its sequence."""
 
 
@@ -233,7 +233,7 @@ class LiveSplit:
         """Ask the drawn version's replicas for the sequence first, then the other's."""
         # It may have started at another weight, or while the candidate had no replica.
         both = [entry for entry in (self.stable, self._candidate) if entry is not None]
-        send = partial(self._router.submit_sequence, both[::-1] if draws else both, request)
+        send = partial(self._router.send_in_sequence, both[::-1] if draws else both, request)
         if request.mirrored:
             return send(sink)
         return CountedCall.start(self, draws, request, send, sink)

@@ -273,7 +273,7 @@ class ReplicaPool:
 def _submitted(channel: Channel, request: InferRequest, sink: Sink) -> ChannelCall:
     if request.regions and not channel.local:  # a replica on another node cannot map the client's memory
         request, sink = with_inlined_regions(request, sink)
-    return channel.submit(request, sink)
+    return channel.send(request, sink)
 
 
 def _kind_of_loss(text: str) -> str:

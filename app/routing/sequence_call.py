@@ -116,7 +116,7 @@ class SequenceCall(InFlight):
         self._stale = stale
         self._others = iter(channels[1:])
         self._explain = explain
-        self.call: ChannelCall = channels[0].submit(request, self._receive)
+        self.call: ChannelCall = channels[0].send(request, self._receive)
 
     @property
     def channel(self) -> Channel:
@@ -131,7 +131,7 @@ class SequenceCall(InFlight):
                 self._deliver_final(self._explain(self.request, failure))
                 return
             try:
-                self.call = other.submit(self.request, self._receive)
+                self.call = other.send(self.request, self._receive)
                 return
             except Exception as refused:
                 response = failed(refused, self.request.id)

@@ -54,7 +54,7 @@ class Sequences:
         if request.regions and not all(channel.local for channel in channels):
             request, sink = with_inlined_regions(request, sink)
         if request.sequence_start:
-            call = channels[0].submit(request, sink)
+            call = channels[0].send(request, sink)
             self._stale.started(channels, request.sequence_id)
             return call
         return SequenceCall(channels, request, sink, self._explain(entries, pools), self._stale)

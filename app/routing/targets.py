@@ -44,7 +44,7 @@ class Routes(Protocol):
             InferError: UNAVAILABLE when neither can be done; what `RoutingTable.resolve` raises.
         """
 
-    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
+    def send_in_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
         """Send a request to the replica of one of these versions that has its sequence."""
 
 
@@ -101,5 +101,5 @@ class SequenceReplicas(Replicas):
     def submit(self, request: InferRequest, sink: Sink) -> Call:
         """As `Target.submit`."""
         if request.sequence_id:
-            return self.routes.submit_sequence((self.entry,), request, sink)
+            return self.routes.send_in_sequence((self.entry,), request, sink)
         return super().submit(request, sink)

@@ -96,7 +96,7 @@ class ModelCalls:
         """Send a call that any of these requests may have made; its fields are those of a CALL."""
         call = self._calls[number] = _Call(number, self)
         try:
-            call.cancel = server_api.current().submit(_request(callers, *fields), call.receive, True, callers)
+            call.cancel = server_api.current().send(_request(callers, *fields), call.receive, True, callers)
         except Exception as error:
             logger.exception("calling a model")
             call.receive(failed(error))

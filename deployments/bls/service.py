@@ -108,7 +108,7 @@ class ModelCalls(Calls):
         self.loaded = False
         """Whether the model is loaded; until then, the models that it loads are part of its own load."""
 
-    def submit(
+    def send(
         self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
     ) -> Cancel:
         call = BlsCall(infer, sink, callers)
@@ -124,7 +124,7 @@ class ModelCalls(Calls):
 
     def send_and_wait(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
         response: ResponseFuture[InferResponse] = ResponseFuture()
-        self.submit(infer, response.set, False, callers)
+        self.send(infer, response.set, False, callers)
         return response.wait()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:

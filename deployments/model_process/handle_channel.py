@@ -28,13 +28,13 @@ class HandleChannel:
         """Send a request as soon as there is a channel; return the function that cancels it.
 
         Raises:
-            InferError: what `Channel.submit` raises.
+            InferError: what `Channel.send` raises.
         """
         opening = self._opening
         if opening is not None and opening.done() and not opening.exception():
             channel = opening.result()
             if not channel.closing:
-                return channel.submit(request, sink).cancel
+                return channel.send(request, sink).cancel
             opening = None
         if opening is None or opening.done():
             opening = self._opening = asyncio.get_running_loop().create_task(self._open())
@@ -63,7 +63,7 @@ class _Waiting(InFlight):
     def send(self, opening: "asyncio.Task[Channel]") -> None:
         """Send it, or fail it with the reason why there is no channel."""
         try:
-            call = opening.result().submit(self.request, self.sink)
+            call = opening.result().send(self.request, self.sink)
         except (OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             name = self.request.model_name

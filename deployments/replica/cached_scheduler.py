@@ -41,13 +41,13 @@ class CachedScheduler:
         self._lookups: dict[QueuedRequest, _Lookup] = {}
         self._missed: dict[QueuedRequest, tuple[bytes, int]] = {}
 
-    def submit(self, pending: QueuedRequest) -> None:
-        """Look the request up, and submit it on a miss; raises as `Scheduler.submit`.
+    def schedule(self, pending: QueuedRequest) -> None:
+        """Look the request up, and schedule it on a miss; raises as `Scheduler.schedule`.
 
         A mirrored request is to be executed, and to leave the entries to those of clients.
         """
         if pending.infer.mirrored:
-            self._scheduler.submit(pending)
+            self._scheduler.schedule(pending)
             return
         key = request_key(pending.infer, *self._identity)
         self._lookups[pending] = _Lookup(key, time.monotonic_ns())
@@ -96,7 +96,7 @@ class CachedScheduler:
             return
         self._missed[pending] = (lookup.key, now - lookup.started_ns)
         try:
-            self._scheduler.submit(pending)
+            self._scheduler.schedule(pending)
         except InferError as error:
             del self._missed[pending]
             if not pending.accepted:  # still inside `submit`, whose caller handles the error

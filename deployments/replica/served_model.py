@@ -135,7 +135,7 @@ class ServedModel:
                 request = read_inputs(request)
             rows = self._checker.check(request)
             pending = self.scheduler.request_class(request, sink, self._responses, rows)
-            (self.cached or self.scheduler).submit(pending)
+            (self.cached or self.scheduler).schedule(pending)
         except InferError as error:
             self._count_refusal(arrival, error)
             raise

@@ -56,7 +56,7 @@ class Scheduler(ABC):
         return self.admission.wait_ns(self.pending)
 
     @abstractmethod
-    def submit(self, request: QueuedRequest) -> None:
+    def schedule(self, request: QueuedRequest) -> None:
         """Queue a request, or execute it at once.
 
         Raises:
@@ -149,7 +149,7 @@ class DirectScheduler(Scheduler):
         oldest_ns = self._queue.oldest_ns
         return time.monotonic_ns() - oldest_ns if oldest_ns else 0
 
-    def submit(self, request: QueuedRequest) -> None:
+    def schedule(self, request: QueuedRequest) -> None:
         deadline = request.infer.deadline
         expired = deadline and time.monotonic() > deadline  # the queue fails such a request
         if self._free and not self._queue.requests and not expired:

@@ -82,8 +82,8 @@ class LocalChannel:
         """Requests without their final response."""
         return len(self._calls)
 
-    def submit(self, request: InferRequest, sink: Sink) -> LocalCall:
-        """Send a request; see `Channel.submit`."""
+    def send(self, request: InferRequest, sink: Sink) -> LocalCall:
+        """Send a request; see `Channel.send`."""
         if self.closing or self.draining:
             raise unavailable(f"model '{self._model}' is being unloaded")
         number = self._next

@@ -26,12 +26,12 @@ class StubbedCalls(LocalCalls):
         super().__init__(plane, connection)
         self._stubs = stubs
 
-    def submit(
+    def send(
         self, infer: InferRequest, sink: Sink, decoupled: bool, callers: Sequence[Request] = ()
     ) -> Cancel:
         stub = self._stubs.get(infer.model_name)
         if stub is None:
-            return super().submit(infer, sink, decoupled, callers)
+            return super().send(infer, sink, decoupled, callers)
         _answer(stub, infer, sink)
         return cancel_nothing
 

@@ -40,7 +40,7 @@ class Composed:
             raise not_ready(found.model, found.version)
         return current.route.submit(request, sink)
 
-    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
+    def send_in_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
         return entries[0].route.submit(request, sink)
 
 

@@ -155,7 +155,7 @@ class Channel(Connection):
         """Requests without their final response."""
         return len(self._calls)
 
-    def submit(self, request: InferRequest, sink: Sink) -> ChannelCall:
+    def send(self, request: InferRequest, sink: Sink) -> ChannelCall:
         """Send a request. Returns at once, and the sink is not called before that.
 
         Tensor data must not change until the final response: large tensors may be read from later.
@@ -164,7 +164,7 @@ class Channel(Connection):
             InferError: UNAVAILABLE when the channel is closed, draining or has too much waiting to be sent;
                 INVALID_ARG when the request has no encoding. The sink is then never called.
         """
-        sent: ChannelCall | None = None if self._end is None else self._end.submit(request, sink)
+        sent: ChannelCall | None = None if self._end is None else self._end.send(request, sink)
         if sent is not None:
             return sent
         if self.closing or self.draining or self._out.nbytes > self.settings.max_buffered_bytes:

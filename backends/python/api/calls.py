@@ -174,14 +174,14 @@ class ResponseIterator:
 
 
 class Calls(ABC):
-    """`exec` and `async_exec` in terms of one abstract method, `submit`."""
+    """`exec` and `async_exec` in terms of one abstract method, `send`."""
 
     def __init__(self, caller: str) -> None:
         """Set the identifier of the calling model."""
         self.caller = caller
 
     @abstractmethod
-    def submit(
+    def send(
         self,
         infer: InferRequest,
         sink: Callable[[InferResponse], None],
@@ -209,7 +209,7 @@ class Calls(ABC):
     def send_and_wait(self, infer: InferRequest, callers: Sequence[Request]) -> InferResponse:
         """Send a request and return its only response."""
         responses: queue.SimpleQueue[InferResponse] = queue.SimpleQueue()
-        self.submit(infer, responses.put, False, callers)
+        self.send(infer, responses.put, False, callers)
         return responses.get()
 
     def find_model(self, name: str, version: str) -> tuple[mc.ModelConfig, int, bool]:
@@ -229,7 +229,7 @@ class Calls(ABC):
 
     def _start(self, infer: InferRequest, decoupled: bool, executing: Sequence[Request]) -> ResponseIterator:
         responses = ResponseIterator()
-        responses.set_cancel(self.submit(infer, responses.receive, decoupled, executing))
+        responses.set_cancel(self.send(infer, responses.receive, decoupled, executing))
         return responses
 
     async def _start_async(self, infer: InferRequest, executing: Sequence[Request]) -> ResponseIterator:
@@ -242,7 +242,7 @@ class Calls(ABC):
                 with suppress(RuntimeError):  # the model's loop is closed
                     loop.call_soon_threadsafe(arrived.set)
 
-        responses.set_cancel(self.submit(infer, receive, True, executing))
+        responses.set_cancel(self.send(infer, receive, True, executing))
         try:
             await arrived.wait()
         except asyncio.CancelledError:
@@ -268,7 +268,7 @@ class Calls(ABC):
             except RuntimeError:  # the model's loop is closed
                 pass
 
-        cancel = self.submit(infer, receive, False, executing)
+        cancel = self.send(infer, receive, False, executing)
         try:
             return model_response(await future)
         except asyncio.CancelledError:

@@ -35,14 +35,14 @@ class ServerApi(Protocol):
     def async_exec(self, request: Any, decoupled: bool) -> Awaitable[Any]:
         """Return an awaitable `exec`."""
 
-    def submit(
+    def send(
         self,
         infer: InferRequest,
         sink: Callable[[InferResponse], None],
         decoupled: bool,
         callers: Sequence[Request] = (),
     ) -> Cancel:
-        """Send a request; see `backends.python.api.calls.Calls.submit`."""
+        """Send a request; see `backends.python.api.calls.Calls.send`."""
 
     def run(self, coroutine: Coroutine[Any, Any, Any], loop: EventLoop) -> Any:
         """Return the result of an `async def execute`, which runs on `loop` unless it can run inline."""
@@ -78,7 +78,7 @@ class NoServerApi:
     def async_exec(self, request: Any, decoupled: bool) -> Awaitable[Any]:
         raise TritonModelException(_NO_CALLS)
 
-    def submit(
+    def send(
         self,
         infer: InferRequest,
         sink: Callable[[InferResponse], None],

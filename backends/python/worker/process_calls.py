@@ -77,7 +77,7 @@ class ProcessCalls:
         try:
             callers = [self._requests.get(each) for each in message["callers"]]
             known = [caller for caller in callers if caller is not None]
-            cancel = server_api.current().submit(infer, receive, message["decoupled"], known)
+            cancel = server_api.current().send(infer, receive, message["decoupled"], known)
         except Exception as error:
             receive(failed(error))
             return

@@ -101,7 +101,7 @@ class RemoteCalls(Calls):
         self._numbers = itertools.count(1)
         self._sinks: dict[int, Callable[[InferResponse], None]] = {}
 
-    def submit(
+    def send(
         self,
         infer: InferRequest,
         sink: Callable[[InferResponse], None],

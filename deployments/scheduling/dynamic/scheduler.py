@@ -85,7 +85,7 @@ class DynamicScheduler(DirectScheduler):
         if self._strategy is not None:
             self._strategy.batcher_finalize()
 
-    def submit(self, request: QueuedRequest) -> None:
+    def schedule(self, request: QueuedRequest) -> None:
         if self._shape_key is not None:
             request.shapes = self._shape_key(request.infer)
         queue = self._queue

@@ -144,7 +144,7 @@ class SequenceScheduler(Scheduler):
             self._admit()
         super()._available(instance)
 
-    def submit(self, request: QueuedRequest) -> None:
+    def schedule(self, request: QueuedRequest) -> None:
         """Queue a request behind the others of its sequence, or execute it at once.
 
         Raises:

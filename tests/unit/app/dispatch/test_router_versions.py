@@ -47,19 +47,19 @@ async def test_a_sequence_is_found_at_either_version(
     await asyncio.wait_for(applying, 60)
     sink = Sink()
     turn = InferRequest("m", "", (), sequence_id=7)
-    router.submit_sequence(both[::-1], turn, sink)
+    router.send_in_sequence(both[::-1], turn, sink)
     await until(lambda: bool(new.held))
     new.held.pop()[1](failed(missing_start("m", 7)))
     await until(lambda: bool(old.held))
     old.answer()
     await until(lambda: sink.by() == ["old"])
-    router.submit_sequence(both[::-1], msgspec.structs.replace(turn, sequence_start=True), sink)
+    router.send_in_sequence(both[::-1], msgspec.structs.replace(turn, sequence_start=True), sink)
     await until(lambda: bool(new.held))
     assert router.losses(both[1]) == 0
     await new.server.close()
     await until(lambda: router.losses(both[1]) == 1)
     with pytest.raises(InferError, match="version 2 is not at ready state"):
-        router.submit_sequence(both[1:], turn, sink)
+        router.send_in_sequence(both[1:], turn, sink)
 
 
 async def test_sequences_go_on_at_a_version_that_is_taken_out_of_service(

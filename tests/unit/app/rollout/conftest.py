@@ -112,9 +112,9 @@ class FakeRouter(Composed):
         self.asked.append(Asked(entry, request, sink))
         return self.asked[-1]
 
-    def submit_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
+    def send_in_sequence(self, entries: Sequence[VersionEntry], request: InferRequest, sink: Sink) -> Call:
         self.sequences.append([entry.version for entry in entries])
-        return super().submit_sequence(entries, request, sink)
+        return super().send_in_sequence(entries, request, sink)
 
 
 CONFIG = 'backend: "identity" output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }'

@@ -64,7 +64,7 @@ async def test_every_process_finds_the_same_replica(
     await connect(pools, *replicas)
     sink = Sink()
     for pool in pools:
-        pool.channels_for(sequence_id)[0].submit(turn(sequence_id), sink)
+        pool.channels_for(sequence_id)[0].send(turn(sequence_id), sink)
     first = ordered(replicas, sequence_id)[0]
     await until(lambda: first.taken == 2)
 

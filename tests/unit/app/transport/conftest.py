@@ -123,7 +123,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Pair]]]
 async def infer(channel: Channel, request: InferRequest) -> InferResponse:
     """Submit and wait for the final response."""
     future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-    channel.submit(request, lambda response: future.set_result(response) if response.final else None)
+    channel.send(request, lambda response: future.set_result(response) if response.final else None)
     return await asyncio.wait_for(future, 60)
 
 

@@ -171,7 +171,7 @@ class Scheduler:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def submit(self, pending: QueuedRequest) -> None:
+    def schedule(self, pending: QueuedRequest) -> None:
         if self._model.refuses:
             raise queue_full("")
         self._model.submitted.append(pending)

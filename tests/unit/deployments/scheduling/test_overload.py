@@ -52,7 +52,7 @@ async def executed_once(scheduler: Scheduler, took_s: float) -> HeldInstance:
     """Execute two requests; the first one's duration counts for nothing."""
     (instance,) = offer(scheduler)
     for name in ("first", "second"):
-        scheduler.submit(pending(Answers(), name))
+        scheduler.schedule(pending(Answers(), name))
         instance.finish(took_ns=int(took_s * SECOND))
     return instance
 
@@ -60,15 +60,15 @@ async def executed_once(scheduler: Scheduler, took_s: float) -> HeldInstance:
 async def test_request_is_refused_whose_answer_would_come_too_late(scheduler: Scheduler) -> None:
     instance = await executed_once(scheduler, took_s=100)
     answers = Answers()
-    scheduler.submit(pending(answers, "executes", deadline=in_seconds(1000)))
-    scheduler.submit(pending(answers, "waits", deadline=in_seconds(1000)))
+    scheduler.schedule(pending(answers, "executes", deadline=in_seconds(1000)))
+    scheduler.schedule(pending(answers, "waits", deadline=in_seconds(1000)))
     assert instance.running is not None and scheduler.pending == 1
     assert scheduler.expected_wait_ns == 150 * SECOND
-    scheduler.submit(pending(answers, "in time", deadline=in_seconds(340)))
+    scheduler.schedule(pending(answers, "in time", deadline=in_seconds(340)))
     with pytest.raises(InferError, match="overloaded") as caught:
-        scheduler.submit(pending(answers, "too late", deadline=in_seconds(340)))
+        scheduler.schedule(pending(answers, "too late", deadline=in_seconds(340)))
     assert caught.value.retry_after_s == 250
-    scheduler.submit(pending(answers, "no deadline"))
+    scheduler.schedule(pending(answers, "no deadline"))
     assert scheduler.admission.refused == {"deadline": 1}
     assert answers.finals == {}
 
@@ -77,7 +77,7 @@ async def test_late_request_is_dropped_rather_than_executed(scheduler: Scheduler
     instance = await executed_once(scheduler, took_s=1)
     answers = Answers()
     for name in ("executes", "late", "next"):
-        scheduler.submit(pending(answers, name, deadline=in_seconds(1000)))
+        scheduler.schedule(pending(answers, name, deadline=in_seconds(1000)))
     scheduler.admission.execution_ns.value = 100_000 * SECOND
     instance.finish(took_ns=SECOND)
     assert answers.failure("late").retry_after_s > 0
@@ -86,7 +86,7 @@ async def test_late_request_is_dropped_rather_than_executed(scheduler: Scheduler
 
 async def test_idle_instance_executes_whatever_is_expected(scheduler: Scheduler) -> None:
     instance = await executed_once(scheduler, took_s=100)
-    scheduler.submit(pending(Answers(), "short", deadline=in_seconds(1)))
+    scheduler.schedule(pending(Answers(), "short", deadline=in_seconds(1)))
     assert instance.ids[-1] == ["short"]
 
 
@@ -95,12 +95,12 @@ async def test_urgent_requests_wait_only_for_those_before_them() -> None:
     await executed_once(scheduler, took_s=1)
     answers = Answers()
     for number in range(10):
-        scheduler.submit(pending(answers, str(number)))
+        scheduler.schedule(pending(answers, str(number)))
     for priority, accepted in ((2, False), (1, True)):
         request = pending(answers, f"priority {priority}", deadline=in_seconds(3))
         request.infer = msgspec.structs.replace(request.infer, priority=priority)
         try:
-            scheduler.submit(request)
+            scheduler.schedule(request)
         except InferError:
             assert not accepted
         else:

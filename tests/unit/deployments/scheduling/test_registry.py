@@ -65,9 +65,9 @@ async def test_queue_policy_holds_without_batches(batch: int) -> None:
     scheduler = made(f"max_batch_size: {batch} dynamic_batching {{ {POLICY} }}")
     answers = Answers()
     for name in "ab":
-        scheduler.submit(pending(answers, name))
+        scheduler.schedule(pending(answers, name))
     with pytest.raises(InferError, match="Exceeds maximum queue size"):
-        scheduler.submit(pending(answers, "c"))
+        scheduler.schedule(pending(answers, "c"))
     (instance,) = offer(scheduler)
     assert [[request.infer.id for request in batch.requests] for batch in instance.batches] == [["a"]]
 

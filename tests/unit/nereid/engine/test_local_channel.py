@@ -51,7 +51,7 @@ class Bench:
 
     def submit(self, **fields: Any) -> Any:
         request = InferRequest("m", "", (), **fields)
-        return self.channel.submit(request, self.received.append)
+        return self.channel.send(request, self.received.append)
 
     @property
     def failures(self) -> list[tuple[ErrorCode, str]]:

@@ -62,7 +62,7 @@ async def occupied(replica: ReplicaProcess, host: Host) -> tuple[Channel, list[I
     """A replica that is silent from now on, with a request in flight."""
     answers = list[InferResponse]()
     channel = await Channel.connect(replica.addresses["unix"], KEY, FAST, ask_busy=host.ask())
-    channel.submit(make_request(model="busy"), answers.append)
+    channel.send(make_request(model="busy"), answers.append)
     return channel, answers
 
 

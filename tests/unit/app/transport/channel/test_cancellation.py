@@ -20,7 +20,7 @@ async def test_cancelled_request_that_is_traced_is_answered_with_its_times(start
     pair = await start()
     channel = await pair.connect(scheme)
     seen: list[InferResponse] = []
-    call = channel.submit(make_request(model="hold", id="1", trace="-"), seen.append)
+    call = channel.send(make_request(model="hold", id="1", trace="-"), seen.append)
     await until(lambda: len(pair.handler.replies) == 1)
     call.cancel()
     call.cancel()
@@ -42,7 +42,7 @@ async def test_times_of_a_cancelled_request_are_not_awaited_for_ever(
     pair = await start()
     channel = await pair.connect()
     seen: list[InferResponse] = []
-    channel.submit(make_request(model="hold", id="1", trace="-"), seen.append).cancel()
+    channel.send(make_request(model="hold", id="1", trace="-"), seen.append).cancel()
     await until(lambda: bool(seen))
     assert seen == [InferResponse(id="1", failure=CANCELLED)]
     await until(lambda: pair.server.outstanding == 0)
@@ -52,7 +52,7 @@ async def test_advice_reaches_the_replica_whose_responses_still_come(start: Star
     pair = await start()
     channel = await pair.connect(scheme)
     seen: list[InferResponse] = []
-    call = channel.submit(make_request(model="hold", id="1"), seen.append)
+    call = channel.send(make_request(model="hold", id="1"), seen.append)
     await until(lambda: len(pair.handler.replies) == 1)
     call.cancel(advice=True)
     await until(lambda: pair.handler.advised == ["1"])
@@ -72,7 +72,7 @@ async def test_a_cancellation_may_follow_advice(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     seen: list[InferResponse] = []
-    call = channel.submit(make_request(model="hold", id="1"), seen.append)
+    call = channel.send(make_request(model="hold", id="1"), seen.append)
     call.cancel(advice=True)
     call.cancel()
     await until(lambda: pair.handler.cancelled == ["1"] == pair.handler.advised)

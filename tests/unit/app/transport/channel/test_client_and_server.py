@@ -79,7 +79,7 @@ async def test_concurrent_requests_each_get_their_own_response(start: Start, sch
 async def test_no_sink_is_called_before_submit_returns(start: Start) -> None:
     channel = await (await start()).connect()
     seen: list[InferResponse] = []
-    channel.submit(make_request(), seen.append)
+    channel.send(make_request(), seen.append)
     assert seen == []
     await until(lambda: len(seen) == 1)
 
@@ -87,7 +87,7 @@ async def test_no_sink_is_called_before_submit_returns(start: Start) -> None:
 async def test_streamed_responses_keep_their_order(start: Start, scheme: str) -> None:
     channel = await (await start()).connect(scheme)
     seen: list[bool] = []
-    channel.submit(make_request(model="three"), lambda response: seen.append(response.final))
+    channel.send(make_request(model="three"), lambda response: seen.append(response.final))
     await until(lambda: len(seen) == 3)
     assert seen == [False, False, True]
     assert channel.outstanding == 0
@@ -106,7 +106,7 @@ async def test_unencodable_response_is_an_error(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     seen: list[InferResponse] = []
-    channel.submit(make_request(model="hold"), seen.append)
+    channel.send(make_request(model="hold"), seen.append)
     await until(lambda: len(pair.handler.replies) == 1)
     pair.handler.replies[0](InferResponse(parameters={"p": object()}))  # type: ignore[dict-item]
     await until(lambda: len(seen) == 1)
@@ -118,7 +118,7 @@ async def test_unencodable_response_ends_its_stream(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     seen: list[InferResponse] = []
-    channel.submit(make_request(model="hold", id="endless"), seen.append)
+    channel.send(make_request(model="hold", id="endless"), seen.append)
     await until(lambda: len(pair.handler.replies) == 1)
     pair.handler.replies[0](InferResponse(parameters={"p": object()}, final=False))  # type: ignore[dict-item]
     await until(lambda: len(seen) == 1)
@@ -168,7 +168,7 @@ async def test_cancel(start: Start, scheme: str) -> None:
     pair = await start()
     channel = await pair.connect(scheme)
     seen: list[InferResponse] = []
-    call = channel.submit(make_request(model="hold", id="1"), seen.append)
+    call = channel.send(make_request(model="hold", id="1"), seen.append)
     await until(lambda: len(pair.handler.replies) == 1)
     call.cancel()
     assert seen == []
@@ -188,7 +188,7 @@ async def test_late_responses_are_discarded_and_their_slabs_released(start: Star
     channel = await pair.connect()
     seen: list[InferResponse] = []
     for _ in range(20):
-        channel.submit(make_request(100_000), seen.append).cancel()
+        channel.send(make_request(100_000), seen.append).cancel()
     await until(lambda: len(seen) == 20)
     await infer(channel, make_request())
     assert all(response.failure for response in seen)
@@ -207,7 +207,7 @@ async def test_cancelling_ten_thousand_before_they_are_scheduled(start: Start) -
         def sink(response: InferResponse, n: int = n) -> None:
             finals[n] += response.final
 
-        channel.submit(make_request(model="hold"), sink).cancel()
+        channel.send(make_request(model="hold"), sink).cancel()
     await infer(channel, make_request())
     assert finals == [1] * 10_000
     assert len(pair.handler.cancelled) == 10_000
@@ -231,7 +231,7 @@ async def test_deadlines_expire_in_order_and_met_ones_do_not(start: Start) -> No
     seen: list[str] = []
     for delay in (0.30, 0.10, 0.20, -5.0):
         request = make_request(model="hold", id=str(delay), deadline=now + delay)
-        channel.submit(request, lambda response: seen.append(response.id))
+        channel.send(request, lambda response: seen.append(response.id))
     for deadline in (now + 30, now + 1e9, float("inf"), 1e300):
         response = await infer(channel, make_request(deadline=deadline))
         assert response.failure is None
@@ -248,7 +248,7 @@ async def test_raising_sink_does_not_affect_others(start: Start) -> None:
     def bad(response: InferResponse) -> None:
         raise RuntimeError("sink")
 
-    channel.submit(make_request(), bad)
+    channel.send(make_request(), bad)
     assert (await infer(channel, make_request())).failure is None
     assert [str(error) for error in reported] == ["sink"]
 
@@ -258,7 +258,7 @@ async def test_streams_are_limited(start: Start) -> None:
     channel = await pair.connect()
     seen: list[InferResponse] = []
     for _ in range(3):
-        channel.submit(make_request(model="hold"), seen.append)
+        channel.send(make_request(model="hold"), seen.append)
     await until(lambda: len(seen) == 1)
     assert seen[0].failure is not None and seen[0].failure.code == ErrorCode.UNAVAILABLE
 

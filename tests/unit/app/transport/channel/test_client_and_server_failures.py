@@ -50,7 +50,7 @@ async def test_killed_replica(replica: ReplicaProcess, scheme: str) -> None:
     )
     finals = Finals()
     for n in range(300):
-        channel.submit(make_request(600_000 if n % 10 == 0 else 64, model="hold"), finals.sink())
+        channel.send(make_request(600_000 if n % 10 == 0 else 64, model="hold"), finals.sink())
     control = asyncio.ensure_future(channel.control("ECHO", None, timeout=30))
     await asyncio.sleep(0)
     replica.child.kill()
@@ -61,7 +61,7 @@ async def test_killed_replica(replica: ReplicaProcess, scheme: str) -> None:
     await asyncio.wait([control])
     assert len(closed) == 1 and closed[0][0] == 0 and isinstance(closed[0][1], OSError)
     with pytest.raises(InferError):
-        channel.submit(make_request(), finals.sink())
+        channel.send(make_request(), finals.sink())
     with pytest.raises(InferError):
         await channel.control("ECHO")
 
@@ -71,7 +71,7 @@ async def test_lost_client_cancels_its_requests(start: Start, scheme: str) -> No
     leaving, staying = await pair.connect(scheme), await pair.connect(scheme)
     finals = Finals()
     for n in range(3):
-        leaving.submit(make_request(model="hold", id=str(n)), finals.sink())
+        leaving.send(make_request(model="hold", id=str(n)), finals.sink())
     await until(lambda: pair.server.outstanding == 3)
     leaving.abort(ConnectionError("test"))
     await until(lambda: sorted(pair.handler.cancelled) == ["0", "1", "2"])
@@ -226,7 +226,7 @@ async def test_malformed_frames_close_only_their_own_connection(
     pair = await start()
     honest, liar = await pair.connect(scheme), await pair.connect(scheme)
     finals = Finals()
-    liar.submit(make_request(model="hold"), finals.sink())
+    liar.send(make_request(model="hold"), finals.sink())
     liar._transport.write(attack)
     await until(lambda: liar.closed)
     assert finals.counts == [1]
@@ -238,7 +238,7 @@ async def test_malformed_frame_of_a_server_closes_its_connection(start: Start) -
     pair = await start()
     channel = await pair.connect()
     finals = Finals()
-    channel.submit(make_request(model="hold"), finals.sink())
+    channel.send(make_request(model="hold"), finals.sink())
     await until(lambda: pair.server.outstanding == 1)
     next(iter(pair.server.connections))._transport.write(encode_frame(Kind.INFER, 1, b""))
     await until(lambda: channel.closed)
@@ -255,7 +255,7 @@ async def test_client_that_does_not_read_is_disconnected_at_the_limit(start: Sta
     pair = await start(TransportSettings(max_buffered_bytes=bound, write_high_water=1 << 16, arena_bytes=0))
     channel = await pair.connect(scheme)
     finals = Finals()
-    channel.submit(make_request(model="hold", id="1"), finals.sink())
+    channel.send(make_request(model="hold", id="1"), finals.sink())
     await until(lambda: pair.server.outstanding == 1)
     channel._transport.pause_reading()
     before = peak_memory()
@@ -279,7 +279,7 @@ async def test_response_larger_than_the_send_buffer_arrives(start: Start, scheme
     channel = await pair.connect(scheme, settings=TransportSettings(arena_bytes=0))
     finals = Finals()
     for nbytes in (8 << 20, 64, 64, 6 << 20):
-        channel.submit(make_request(nbytes), finals.sink())
+        channel.send(make_request(nbytes), finals.sink())
     await until(lambda: finals.counts == [1] * 4)
     assert finals.errors == []
 
@@ -290,7 +290,7 @@ async def test_requests_of_a_slow_reader_are_paused(start: Start) -> None:
     finals = Finals()
     channel._transport.pause_reading()
     for _ in range(400):
-        channel.submit(make_request(20_000), finals.sink())
+        channel.send(make_request(20_000), finals.sink())
         await asyncio.sleep(0)
     connection = next(iter(pair.server.connections))
     await until(lambda: not connection._reading)
@@ -313,7 +313,7 @@ async def test_client_refuses_requests_beyond_its_send_buffer(start: Start) -> N
     accepted = 0
     with pytest.raises(InferError) as caught:
         for accepted in range(1000):  # noqa: B007
-            channel.submit(make_request(20_000), finals.sink())
+            channel.send(make_request(20_000), finals.sink())
             await asyncio.sleep(0)
     assert caught.value.code == ErrorCode.UNAVAILABLE
     assert channel.buffered_bytes < (1 << 20) + (1 << 18)

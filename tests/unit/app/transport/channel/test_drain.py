@@ -20,13 +20,13 @@ async def test_draining_replica_process_loses_no_request(replica: ReplicaProcess
     channel = await Channel.connect(replica.addresses[scheme], KEY)
     finals = Finals()
     for n in range(200):
-        channel.submit(make_request(600_000 if n % 20 == 0 else 64, model="slow"), finals.sink())
+        channel.send(make_request(600_000 if n % 20 == 0 else 64, model="slow"), finals.sink())
     assert replica.child.stdin is not None
     replica.child.stdin.write(b"drain\n")
     refused = 0
     while not channel.closed:
         try:
-            channel.submit(make_request(model="slow"), finals.sink())
+            channel.send(make_request(model="slow"), finals.sink())
         except InferError as error:
             assert error.code == ErrorCode.UNAVAILABLE
             refused += 1
@@ -42,7 +42,7 @@ async def test_drain_and_close(start: Start, scheme: str) -> None:
     closed: list[Any] = []
     channel = await pair.connect(scheme, on_close=lambda _, cause: closed.append(cause))
     finals = Finals()
-    channel.submit(make_request(model="hold"), finals.sink())
+    channel.send(make_request(model="hold"), finals.sink())
     draining = asyncio.ensure_future(pair.server.drain(5))
     await until(lambda: channel.draining)
     assert not channel.closed
@@ -67,7 +67,7 @@ async def test_drain_waits_for_a_client_that_is_held_up_but_not_for_one_that_han
     pair = await start()
     channel, hanging = await pair.connect(scheme), await pair.connect(scheme)
     finals = Finals()
-    channel.submit(make_request(model="hold"), finals.sink())
+    channel.send(make_request(model="hold"), finals.sink())
     await until(lambda: pair.server.outstanding == 1)
     for each in (channel, hanging):
         each._transport.pause_reading()
@@ -90,7 +90,7 @@ async def test_drain_times_out_and_close_fails_the_rest(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     finals = Finals()
-    channel.submit(make_request(model="hold", id="1"), finals.sink())
+    channel.send(make_request(model="hold", id="1"), finals.sink())
     await until(lambda: pair.server.outstanding == 1)
     assert not await pair.server.drain(0.05)
     await pair.server.close()

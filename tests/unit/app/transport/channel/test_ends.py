@@ -160,7 +160,7 @@ async def test_requests_say_how_long_they_may_take(plane: str, monkeypatch: pyte
     now, seen = time.monotonic(), list[Any]()
     deadlines = (0.0, now + 1000, now - 1000, now + 6 * 86400)
     calls = [
-        channel.submit(InferRequest("m", "", (), deadline=deadline), seen.append) for deadline in deadlines
+        channel.send(InferRequest("m", "", (), deadline=deadline), seen.append) for deadline in deadlines
     ]
     assert [bool(call.bucket) for call in calls] == [False, True, True, True]
     assert encoded == []
@@ -179,7 +179,7 @@ async def test_requests_say_how_long_they_may_take(plane: str, monkeypatch: pyte
 async def test_a_deadline_in_weeks_is_not_sent(plane: str) -> None:
     channel, wire = channel_ends.make_channel(plane)
     for deadline in (time.monotonic() + 8 * 86400, float("inf"), float("nan")):
-        channel.submit(InferRequest("m", "", (), deadline=deadline), print)
+        channel.send(InferRequest("m", "", (), deadline=deadline), print)
     await asyncio.sleep(0)
     assert left_us(wire.written) == [0, 0, 0]
     channel.connection_lost(None)

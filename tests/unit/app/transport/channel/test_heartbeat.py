@@ -64,7 +64,7 @@ def test_only_a_send_buffer_that_shrinks_is_a_sign_of_life() -> None:
 async def test_a_stopped_replica_is_suspected_and_its_requests_fail(replica: ReplicaProcess) -> None:
     changes, answers = Changes(), list[InferResponse]()
     channel = await Channel.connect(replica.addresses["unix"], KEY, FAST, on_readiness=changes)
-    channel.submit(make_request(model="hold"), answers.append)
+    channel.send(make_request(model="hold"), answers.append)
     os.kill(replica.child.pid, signal.SIGSTOP)
     await until(lambda: channel.suspected)
     assert channel.unreachable and not channel.ready
@@ -84,7 +84,7 @@ async def test_a_busy_replica_is_suspected_and_keeps_its_requests(
 ) -> None:
     answers = list[InferResponse]()
     channel = await Channel.connect(replica.addresses[scheme], KEY, FAST)
-    channel.submit(make_request(model="busy"), answers.append)
+    channel.send(make_request(model="busy"), answers.append)
     await until(lambda: channel.suspected)
     assert not channel.ready and not channel.unreachable and not answers
     replica.release()
@@ -99,7 +99,7 @@ async def test_requests_of_a_replica_that_is_busy_for_too_long_fail(replica: Rep
     answers = list[InferResponse]()
     settings = TransportSettings(heartbeat=0.05, peer_timeout=0.3)
     channel = await Channel.connect(replica.addresses["unix"], KEY, settings)
-    channel.submit(make_request(model="busy"), answers.append)
+    channel.send(make_request(model="busy"), answers.append)
     await until(lambda: answers)
     assert answers[0].failure is not None and "no answer for" in answers[0].failure.message
     replica.release()
@@ -114,7 +114,7 @@ async def test_the_signal_that_killed_a_replica_is_named(
 ) -> None:
     answers = list[InferResponse]()
     channel = await Channel.connect(replica.addresses["unix"], KEY)
-    channel.submit(make_request(model="hold"), answers.append)
+    channel.send(make_request(model="hold"), answers.append)
     await asyncio.sleep(0)
     os.kill(replica.child.pid, number)
     await until(lambda: answers)

@@ -93,7 +93,7 @@ async def test_what_is_not_sent_is_released(start: Start, data_plane: str, pool:
     channel = await pair.connect()
     await exchange(channel, pair, large(pool=pool))
     with pytest.raises(InferError) as raised:
-        channel.submit(InferRequest("echo", "", (large(pool=pool),), id="\ud800"), print)
+        channel.send(InferRequest("echo", "", (large(pool=pool),), id="\ud800"), print)
     assert raised.value.code is ErrorCode.INVALID_ARG
     await nothing_in_use(channel, pair)
 

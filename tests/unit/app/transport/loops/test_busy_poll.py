@@ -152,7 +152,7 @@ async def test_an_end_that_owes_a_response_does_not_poll(start: Start) -> None:
     pair = await start()
     channel = await pair.connect()
     answers: list[InferResponse] = []
-    channel.submit(make_request(model="hold"), answers.append)
+    channel.send(make_request(model="hold"), answers.append)
     await until(lambda: pair.server.outstanding == 1)
     (connection,) = pair.server.connections
     assert channel.awaits_more

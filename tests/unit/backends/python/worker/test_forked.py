@@ -23,7 +23,7 @@ FORK = multiprocessing.get_context("fork")
 class Doubling(Calls):
     """The rest of the server: every model doubles."""
 
-    def submit(
+    def send(
         self,
         infer: InferRequest,
         sink: Callable[[InferResponse], None],

@@ -34,7 +34,7 @@ class Answering(Calls):
         super().__init__("m")
         self.asked: list[Any] = []
 
-    def submit(
+    def send(
         self,
         infer: InferRequest,
         sink: Callable[[InferResponse], None],
@@ -183,7 +183,7 @@ def test_an_answer_does_not_live_until_the_next_one(served: Served, monkeypatch:
     answers: list[weakref.ref[Any]] = []
 
     class Watched(Answering):
-        def submit(self, infer: InferRequest, sink: Callable[[InferResponse], None], *rest: Any) -> Any:
+        def send(self, infer: InferRequest, sink: Callable[[InferResponse], None], *rest: Any) -> Any:
             values = np.zeros(3)
             answers.append(weakref.ref(values))
             sink(InferResponse(outputs=(Tensor.from_array("y", values),)))
@@ -283,7 +283,7 @@ def test_giving_up_on_an_async_call_cancels_it(
     cancelled = threading.Event()
 
     class Silent(Answering):
-        def submit(self, *_: Any) -> Cancel:
+        def send(self, *_: Any) -> Cancel:
             return lambda advice=False: cancelled.set()
 
     monkeypatch.setattr(server_api._Installed, "api", Silent())

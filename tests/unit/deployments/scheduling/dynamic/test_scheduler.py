@@ -57,7 +57,7 @@ def answers() -> Answers:
 
 def submit(scheduler: Scheduler, answers: Answers, *ids: str, **fields: Any) -> None:
     for request_id in ids:
-        scheduler.submit(pending(answers, request_id, **fields))
+        scheduler.schedule(pending(answers, request_id, **fields))
 
 
 def executed(instance: HeldInstance) -> list[str]:
@@ -129,7 +129,7 @@ async def test_cancelled_while_queued(make: Make, answers: Answers) -> None:
     (instance,) = offer(scheduler)
     submit(scheduler, answers, "running")
     cancelled = pending(answers, "cancelled", nbytes=8)
-    scheduler.submit(cancelled)
+    scheduler.schedule(cancelled)
     submit(scheduler, answers, "a")
     for _ in range(2):  # the second time changes nothing
         scheduler.cancel(cancelled)
@@ -147,7 +147,7 @@ async def test_cancellation_during_execution_is_left_to_the_backend(answers: Ans
     scheduler = direct()
     (instance,) = offer(scheduler)
     request = pending(answers, "a")
-    scheduler.submit(request)
+    scheduler.schedule(request)
     scheduler.cancel(request)
     assert answers.finals == {}
     instance.finish()
@@ -160,7 +160,7 @@ async def test_expired_deadline_is_not_executed(make: Make, answers: Answers) ->
     submit(scheduler, answers, "late", deadline=LONG_AGO)
     submit(scheduler, answers, "a", deadline=time.monotonic() + 60)
     late_too = pending(answers, "late too", deadline=LONG_AGO)
-    scheduler.submit(late_too)
+    scheduler.schedule(late_too)
     (instance,) = offer(scheduler)
     while instance.running:
         instance.finish()
@@ -185,7 +185,7 @@ async def test_cancelled_requests_are_released_while_the_instance_is_busy(answer
         watched.append(weakref.ref(data))
         request = pending(answers, str(number))
         request.infer = InferRequest("m", "", (Tensor("INPUT0", "UINT8", (100,), data),), id=str(number))
-        scheduler.submit(request)
+        scheduler.schedule(request)
         scheduler.cancel(request)
         del request, data
     gc.collect()
@@ -292,7 +292,7 @@ async def test_more_cancelled_requests_than_a_batch_has_rows(answers: Answers) -
     submit(scheduler, answers, "running")
     gone = [pending(answers, f"gone {number}") for number in range(5)]
     for request in gone:
-        scheduler.submit(request)
+        scheduler.schedule(request)
     submit(scheduler, answers, *"abcdefgh")
     for request in gone:
         scheduler.cancel(request)
@@ -339,7 +339,7 @@ async def test_delay_after_a_cancellation_executes_nothing(answers: Answers) -> 
     scheduler = dynamic(max_rows=2, max_delay_ns=5 * MS)
     (instance,) = offer(scheduler)
     only = pending(answers, "only")
-    scheduler.submit(only)
+    scheduler.schedule(only)
     scheduler.cancel(only)
     await asyncio.sleep(0.01)  # the timer of the delay would have expired
     assert instance.ids == []

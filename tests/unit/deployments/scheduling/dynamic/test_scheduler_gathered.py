@@ -49,7 +49,7 @@ class Bench:
 
     def submit(self, *names: str) -> None:
         for name in names:
-            self.scheduler.submit(pending(self.answers, name))
+            self.scheduler.schedule(pending(self.answers, name))
 
 
 async def test_what_has_arrived_is_executed_together_in_the_next_callback() -> None:

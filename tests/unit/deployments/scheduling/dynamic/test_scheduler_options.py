@@ -54,7 +54,7 @@ async def test_rejected_at_its_timeout_while_the_instance_is_busy(answers: Answe
     scheduler = dynamic(timed(1000, allow_override=True))
     (instance,) = offer(scheduler)
     for request_id, timeout_us in (("running", 0), ("a", 0), ("short", 5000)):
-        scheduler.submit(request(answers, request_id, timeout_us=timeout_us))
+        scheduler.schedule(request(answers, request_id, timeout_us=timeout_us))
     await until(lambda: "short" in answers.finals)
     assert scheduler.pending == 1, "the one before it still waits"
     await until(lambda: "a" in answers.finals)
@@ -66,7 +66,7 @@ async def test_rejected_at_its_timeout_while_the_instance_is_busy(answers: Answe
 async def test_timeout_while_a_batch_waits_for_more(answers: Answers) -> None:
     scheduler = dynamic(timed(5), max_delay_ns=60_000 * MS)
     (instance,) = offer(scheduler)
-    scheduler.submit(request(answers, "a"))
+    scheduler.schedule(request(answers, "a"))
     await until(lambda: "a" in answers.finals)
     assert instance.ids == [] and scheduler.pending == 0
 
@@ -75,7 +75,7 @@ async def test_priorities_share_batches_from_the_top(answers: Answers) -> None:
     scheduler = dynamic(PolicyQueue(MANY, MANY, QueuePolicies(2, 2)), max_rows=2)
     (instance,) = offer(scheduler)
     for request_id, priority in (("running", 0), ("c", 2), ("d", 0), ("a", 1), ("b", 1), ("a2", 1)):
-        scheduler.submit(request(answers, request_id, priority=priority))
+        scheduler.schedule(request(answers, request_id, priority=priority))
     while instance.running:
         instance.finish()
     assert instance.ids == [["running"], ["a", "b"], ["a2", "c"], ["d"]]
@@ -86,9 +86,9 @@ async def test_delay_counts_from_the_oldest_whatever_its_priority(answers: Answe
     (instance,) = offer(scheduler)
     first = request(answers, "low", priority=2)
     first.arrival_ns -= 30 * MS
-    scheduler.submit(request(answers, "high", priority=1))
+    scheduler.schedule(request(answers, "high", priority=1))
     assert instance.ids == []
-    scheduler.submit(first)
+    scheduler.schedule(first)
     assert instance.ids == [["high", "low"]]
 
 
@@ -112,7 +112,7 @@ async def test_responses_are_delivered_in_the_order_of_arrival() -> None:
     for request_id in "abcde":
         made = request(answers, request_id)
         made.sink = sink_of(request_id)
-        scheduler.submit(made)
+        scheduler.schedule(made)
     taken = [first, second] if first.ids == [["a"]] else [second, first]
     taken[1].finish(failing=["b"])
     assert sent == [], "b is done, but a is not"
@@ -128,7 +128,7 @@ async def test_order_is_limited_and_resumes(answers: Answers) -> None:
     first, second = offer(scheduler, 2)
     requests = [request(answers, request_id) for request_id in "abc"]
     for made in requests:
-        scheduler.submit(made)
+        scheduler.schedule(made)
     late = second if second.ids == [["b"]] else first
     requests[1].sink(InferResponse())
     late.finish()
@@ -182,7 +182,7 @@ async def test_custom_strategy_decides_which_requests_join(answers: Answers) -> 
     (instance,) = offer(scheduler)
     sizes = {"first": 1, "a": 4, "b": 6, "c": 6, "huge": 50, "d": 5, "e": 5, "bad": 1, "f": 1}
     for request_id, nbytes in sizes.items():
-        scheduler.submit(request(answers, request_id, nbytes))
+        scheduler.schedule(request(answers, request_id, nbytes))
     while instance.running:
         instance.finish()
     assert instance.ids == [["first"], ["a", "b"], ["c"], ["huge"], ["d", "e"], ["bad", "f"]]
@@ -195,12 +195,12 @@ async def test_start_threshold_applies_once(answers: Answers) -> None:
     scheduler = dynamic(start_threshold=3)
     (instance,) = offer(scheduler)
     for request_id in "ab":
-        scheduler.submit(request(answers, request_id))
+        scheduler.schedule(request(answers, request_id))
     assert instance.ids == []
-    scheduler.submit(request(answers, "c"))
+    scheduler.schedule(request(answers, "c"))
     assert instance.ids == [["a", "b", "c"]]
     instance.finish()
-    scheduler.submit(request(answers, "d"))
+    scheduler.schedule(request(answers, "d"))
     assert instance.ids[-1] == ["d"]
 
 
@@ -216,7 +216,7 @@ async def test_releases_are_counted_by_reason(answers: Answers) -> None:
     (instance,) = offer(scheduler)
     assert scheduler.queue_age_ns == 0
     for request_id in "abcd":
-        scheduler.submit(request(answers, request_id))
+        scheduler.schedule(request(answers, request_id))
     assert 0 < scheduler.queue_age_ns < 10**10
     while instance.running:
         instance.finish()

@@ -77,7 +77,7 @@ class Bench:
 
     def submit(self, *ids: str, **fields: Any) -> None:
         for request_id in ids:
-            self.scheduler.submit(pending(self.answers, request_id, **fields))
+            self.scheduler.schedule(pending(self.answers, request_id, **fields))
 
     async def running(self) -> "Bench":
         await until(lambda: self.instance.running is not None)
@@ -129,7 +129,7 @@ async def test_prefetched_requests_count_as_queued_until_they_execute() -> None:
     bench = await Bench().running()
     requests = [pending(bench.answers, request_id) for request_id in "abcd"]
     for request in requests:
-        bench.scheduler.submit(request)
+        bench.scheduler.schedule(request)
     await until(lambda: bool(bench.instance.next))
     before = time.monotonic_ns()
     bench.instance.end()
@@ -165,7 +165,7 @@ async def test_requests_with_deadlines_are_not_prefetched() -> None:
 async def test_cancelled_requests_do_not_fill_a_prefetched_batch() -> None:
     bench = await Bench().running()
     cancelled = pending(bench.answers, "a")
-    bench.scheduler.submit(cancelled)
+    bench.scheduler.schedule(cancelled)
     bench.submit(*"bc")
     bench.scheduler.cancel(cancelled)
     bench.submit("d")

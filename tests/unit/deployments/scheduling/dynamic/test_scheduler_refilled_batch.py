@@ -28,7 +28,7 @@ class Waiting:
         (self.instance,) = (instance for instance in self.instances if instance.running)
 
     def submit(self, request_id: str, **fields: Any) -> None:
-        self.scheduler.submit(pending(self.answers, request_id, **{"shapes": (1,), **fields}))
+        self.scheduler.schedule(pending(self.answers, request_id, **{"shapes": (1,), **fields}))
 
     def begin(self) -> list[str]:
         self.scheduler.begins(running(self.instance))
@@ -105,7 +105,7 @@ async def test_no_more_start_than_may_wait_for_their_order() -> None:
 async def test_cancelled_requests_are_not_added() -> None:
     waiting = Waiting(BatchPolicy(4))
     cancelled = pending(waiting.answers, "b", shapes=(1,))
-    waiting.scheduler.submit(cancelled)
+    waiting.scheduler.schedule(cancelled)
     cancelled.cancelled = True
     waiting.scheduler.cancel(cancelled)
     waiting.submit("c")
