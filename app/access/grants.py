@@ -116,34 +116,32 @@ class Grant:
         """Return whether it is for a model; what concerns no model, "", it is for."""
         return self._models is None or not model or self._models.match(model) is not None
 
-    def require(self, model: str) -> None:
-        """Check that it is in force, and for a model.
+    def refusal(self, model: str, whole: bool = False) -> Failure | None:
+        """Return why it does not suffice for a model, or for what concerns none; None if it does.
+
+        `whole` says that what names no model concerns the whole server: one for some models does not suffice.
+        """
+        if self.revoked:
+            return _UNAUTHENTICATED
+        if whole and not model and not self.for_all:
+            return _not_for_all(self)
+        return None if self.permits(model) else _not_for(self, model)
+
+    def require(self, model: str, whole: bool = False) -> None:
+        """Check that it suffices; see `refusal`.
 
         Raises:
             InferError: PERMISSION_DENIED; UNAUTHENTICATED if it was revoked during a call.
         """
-        if self.revoked:
+        if (refusal := self.refusal(model, whole)) is not None:
             self.outcomes.denied += 1
-            raise _UNAUTHENTICATED.error()
-        if not self.permits(model):
-            self.outcomes.denied += 1
-            raise _not_for(self, model).error()
+            raise refusal.error()
         if len(self.permitted) < _MAX_PERMITTED:
             self.permitted.add(model)
 
     def sees(self, labels: Mapping[str, object]) -> bool:
         """Return whether a sample with these labels is of its models, of itself or of nobody."""
         return self.permits(str(labels.get("model", ""))) and labels.get("token", self.name) == self.name
-
-    def require_all(self) -> None:
-        """Check that it is for all models.
-
-        Raises:
-            InferError: PERMISSION_DENIED.
-        """
-        if not self.for_all:
-            self.outcomes.denied += 1
-            raise _not_for_all(self).error()
 
     def revoke(self) -> None:
         """Withdraw it; an open stream has it no longer from its next request on."""
@@ -238,7 +236,7 @@ class Grants:
     ) -> Failure | None:
         """Return why a request may not go on; None if it may. A refusal is not counted yet.
 
-        `whole` says that it concerns the whole server: a token for some models only does not suffice.
+        `model` and `whole` are those of `Grant.refusal`.
         """
         if grant is None:
             return _UNAUTHENTICATED
@@ -246,9 +244,7 @@ class Grants:
             scopes = " or ".join(scope for scope in SCOPES if scope in SUFFICIENT[need])
             text = f"the token '{grant.name}' lacks the scope {scopes}"
             return Failure(ErrorCode.PERMISSION_DENIED, text)
-        if whole and not grant.for_all:
-            return _not_for_all(grant)
-        return None if grant.permits(model) else _not_for(grant, model)
+        return grant.refusal(model, whole)
 
     def denied(self, grant: Grant | None) -> None:
         """Count a refusal."""

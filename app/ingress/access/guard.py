@@ -20,7 +20,7 @@ class Ask(NamedTuple):
         region: the memory region that it names.
         action: what the audit calls it; "" for a request that changes nothing.
         open: nobody needs a token for it.
-        whole: it concerns the whole server, so that a token for some models only does not suffice.
+        whole: if it names no model, a token for some models only does not suffice.
     """
 
     need: Need

@@ -68,9 +68,6 @@ class Rpc(NamedTuple):
 
     async def _answer(self, request: Any, changes: bool) -> Any:
         if (grant := GRANT.get()) is not None:
-            model = getattr(request, self.model, "")
-            grant.require(model)
-            if changes and not model and not self.region:
-                grant.require_all()
+            grant.require(getattr(request, self.model, ""), whole=changes and not self.region)
             grant.outcomes.ok += 1
         return await self.handler(request)

@@ -114,7 +114,7 @@ class RestRoute(APIRoute):
         model, region = names.get("model", ""), names.get("region", "")
         action = self._action if method == self.method else ""
         is_open = self.category == "health" and not model
-        return Ask(self.category, model, region, action, is_open, self._whole and not model)
+        return Ask(self.category, model, region, action, is_open, self._whole)
 
 
 def _of_path(endpoint: Endpoint, path: str, audited: bool) -> Endpoint:

@@ -125,6 +125,19 @@ def test_models_are_permitted_by_patterns(
     assert all(map(grant.permits, permitted)) and not any(map(grant.permits, others))
 
 
+def test_what_names_no_model_may_concern_the_whole_server() -> None:
+    grants = Grants([token(models=("a*",)), token("all", "other")])
+    some, all_ = held(grants), held(grants, "other")
+    for whole in (False, True):
+        some.require("ab", whole)
+        all_.require("", whole)
+    some.require("")
+    text = "the token 'a' is for some models only (a*), and this concerns the whole server"
+    assert str(refused(some.require, "", True)) == text and some.outcomes.denied == 1
+    refusal = grants.refusal(some, "inference", whole=True)
+    assert refusal is not None and refusal.message == text
+
+
 def test_a_rate_is_limited_with_the_time_to_wait() -> None:
     grants = Grants([token(rate="2/s")])
     grant = held(grants)
