@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from app.core.observability.counters import VersionCounters
+from app.core.observability.quantiles import quantile
 
 WINDOW_S: Final = 10.0
 """Percentiles and means are of so many seconds, rates of the last one."""
@@ -73,8 +74,8 @@ def between(
     return Figures(
         (now.ok + now.failed - last.ok - last.failed) / seconds,
         (now.failed - last.failed) / seconds,
-        quantile(bounds_s, buckets, 0.5),
-        quantile(bounds_s, buckets, 0.99),
+        quantile_ms(bounds_s, buckets, 0.5),
+        quantile_ms(bounds_s, buckets, 0.99),
         (now.queue_ns - first.queue_ns) / ok / 1e6 if ok else None,
         (now.compute_ns - first.compute_ns) / ok / 1e6 if ok else None,
         (now.rows - first.rows) / executions if executions > 0 else None,
@@ -82,15 +83,14 @@ def between(
     )
 
 
-def quantile(bounds_s: Sequence[float], counts: Mapping[int, int], share: float) -> float | None:
+def quantile_ms(bounds_s: Sequence[float], counts: Mapping[int, int], share: float) -> float | None:
     """Return the milliseconds that this share of requests stays below, as buckets tell; None of none."""
-    left = share * sum(counts.values())
-    for place, count in sorted(counts.items()):
-        if count >= left > 0:
-            below, bound = bounds_s[place - 1] if place else 0.0, bounds_s[min(place, len(bounds_s) - 1)]
-            return (below + (bound - below) * left / count) * 1e3
-        left -= count
-    return None
+    found = quantile(counts, share)
+    if found is None:
+        return None
+    below = bounds_s[found.bucket - 1] if found.bucket else 0.0
+    bound = bounds_s[min(found.bucket, len(bounds_s) - 1)]
+    return (below + (bound - below) * found.part) * 1e3
 
 
 def _difference(before: Mapping[int, int], after: Mapping[int, int]) -> Counter[int]:

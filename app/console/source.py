@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from app.console.alerts import Alerts
-from app.console.figures import Figures, Recent, as_row, quantile
+from app.console.figures import Figures, Recent, as_row, quantile_ms
 from app.console.history import MAX_BYTES, History
 from app.core.observability.counters import VersionCounters
 
@@ -225,8 +225,8 @@ class Source:
         self._total = Figures(
             sum(each.rate for each in every),
             sum(each.errors for each in every),
-            quantile(self._bounds, counts, 0.5),
-            quantile(self._bounds, counts, 0.99),
+            quantile_ms(self._bounds, counts, 0.5),
+            quantile_ms(self._bounds, counts, 0.99),
             pending=sum(each.pending for each in every),
         )
 

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from app.core.observability.quantiles import quantile
 from deployments.parameters import ScalingBounds
 
 PERIOD_S: Final = 0.5
@@ -76,13 +77,11 @@ def _waiting(samples: Sequence[Sample]) -> float:
 
 def quantile_ms(waits: Mapping[int, int], share: float) -> float:
     """Return a quantile of times in the queue, in milliseconds; 0 of none. See `Sample.waits`."""
-    rank = share * sum(waits.values())
-    for bits, count in sorted(waits.items()):
-        if rank <= count and count:
-            low = 2 ** (bits - 1) if bits else 0
-            return float(low + (2**bits - low) * rank / count) / 1e6
-        rank -= count
-    return 0.0
+    found = quantile(waits, share)
+    if found is None:
+        return 0.0
+    low = 2 ** (found.bucket - 1) if found.bucket else 0
+    return float(low + (2**found.bucket - low) * found.part) / 1e6
 
 
 class Decision(NamedTuple):

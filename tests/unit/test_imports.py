@@ -24,7 +24,7 @@ app.core.feedback: app.core.rollout
 app.core.files:
 app.core.installed:
 app.core.observability: app.core app.core.installed app.core.tape
-app.core.rollout: app.core.cost app.core.installed nereid_client.comparison
+app.core.rollout: app.core.cost app.core.installed app.core.observability nereid_client.comparison
 app.core.system:
 app.core.tape: app.core nereid_client.tape
 app.cost: app.core app.core.cost app.core.files app.core.observability app.core.system app.dispatch
@@ -191,8 +191,8 @@ deployments.rollout.states: app.core app.core.config app.core.installed app.core
     deployments.model_store deployments.rollout.judging nereid_client.comparison
 deployments.rollout.storage: app.core app.core.files app.core.rollout app.core.system deployments
     deployments.rollout.judging deployments.rollout.states
-deployments.scaling: app.core app.ray_adapter app.ray_adapter.serve app.routing app.transport.channel
-    deployments
+deployments.scaling: app.core app.core.observability app.ray_adapter app.ray_adapter.serve app.routing
+    app.transport.channel deployments
 deployments.scheduling: app.core app.core.observability deployments.execution
 deployments.scheduling.dynamic: app.core app.core.observability app.core.system app.transport.loops backends
     backends.registry deployments deployments.execution deployments.scheduling

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2 as mc
 
+from app.core.observability.quantiles import quantile
+
 SIZE_RATIO: Final = 1.02
 """The ratio of the bounds of a size: a quantile is off by half of it."""
 FIRST_RESPONSE: Final = "nv_inference_first_response_histogram_ms"
@@ -41,13 +43,10 @@ class Summary(msgspec.Struct):
 
     def quantile(self, share: float) -> float:
         """Return the duration (us) that this share of the requests stays below; NaN without requests."""
-        rank = share * sum(self.sizes.values())
-        seen = 0
-        for size, count in sorted(self.sizes.items()):
-            seen += count
-            if seen >= rank:
-                return 0.0 if size < 0 else float(SIZE_RATIO ** (size - 0.5))
-        return math.nan
+        found = quantile(self.sizes, share)
+        if found is None:
+            return math.nan
+        return 0.0 if found.bucket < 0 else float(SIZE_RATIO ** (found.bucket - 0.5))
 
 
 class Histogram(msgspec.Struct):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from app.core.observability.quantiles import quantile
 from app.core.rollout.outcomes import LATENCY_RATIO
 
 TWO_SIDED_95: Final = 1.96
@@ -31,18 +32,15 @@ def microseconds(position: float) -> float:
     return float(LATENCY_RATIO**position)
 
 
-def quantile_position(latencies: Mapping[int, int], quantile: float) -> float:
-    """Return the position that the share `quantile` of the durations does not exceed; they must be some.
+def quantile_position(latencies: Mapping[int, int], share: float) -> float:
+    """Return the position that this share of the durations does not exceed; they must be some.
 
     Within a bucket the logarithms of the durations are taken as evenly spread.
     """
-    below = quantile * sum(latencies.values())
-    bucket = max(latencies)
-    for bucket in sorted(latencies):
-        if below <= latencies[bucket]:
-            return bucket - 1 + below / latencies[bucket]
-        below -= latencies[bucket]
-    return bucket
+    found = quantile(latencies, share)
+    if found is None:
+        raise ValueError("no durations were counted")
+    return found.bucket - 1 + found.part
 
 
 def count_above(latencies: Mapping[int, int], position: float) -> float:
@@ -50,10 +48,10 @@ def count_above(latencies: Mapping[int, int], position: float) -> float:
     return sum(count * min(max(bucket - position, 0.0), 1.0) for bucket, count in latencies.items())
 
 
-def quantile_interval(latencies: Mapping[int, int], quantile: float) -> tuple[float, float, float]:
+def quantile_interval(latencies: Mapping[int, int], share: float) -> tuple[float, float, float]:
     """Return a quantile of the durations and its 95 % interval, from order statistics, in microseconds."""
     total = sum(latencies.values())
-    half = TWO_SIDED_95 * math.sqrt(quantile * (1 - quantile) / total)
-    shares = (quantile, max(quantile - half, 0.0), min(quantile + half, 1.0))
-    estimate, low, high = (microseconds(quantile_position(latencies, share)) for share in shares)
+    half = TWO_SIDED_95 * math.sqrt(share * (1 - share) / total)
+    shares = (share, max(share - half, 0.0), min(share + half, 1.0))
+    estimate, low, high = (microseconds(quantile_position(latencies, each)) for each in shares)
     return estimate, low, high

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.console.figures import Figures, Recent, between, quantile
+from app.console.figures import Figures, Recent, between, quantile_ms
 from app.core.observability.counters import VersionCounters
 
 BOUNDS = (0.001, 0.01, 0.1)
@@ -23,9 +23,9 @@ def test_nothing_answered_has_no_percentile() -> None:
 
 
 def test_quantile_lies_within_its_bucket_and_below_the_last_bound() -> None:
-    assert quantile(BOUNDS, {0: 50, 1: 50}, 0.75) == pytest.approx(5.5)
-    assert quantile(BOUNDS, {3: 10}, 0.5) == pytest.approx(100)
-    assert quantile(BOUNDS, {}, 0.5) is None
+    assert quantile_ms(BOUNDS, {0: 50, 1: 50}, 0.75) == pytest.approx(5.5)
+    assert quantile_ms(BOUNDS, {3: 10}, 0.5) == pytest.approx(100)
+    assert quantile_ms(BOUNDS, {}, 0.5) is None
 
 
 def test_counters_of_a_version_loaded_anew_begin_from_zero() -> None:
