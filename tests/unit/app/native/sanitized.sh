@@ -11,4 +11,4 @@ SANITIZED="$1/native" LD_PRELOAD="$(gcc -print-file-name=libasan.so)" "$2" -m py
     tests/unit/app/ingress/rest/test_known_responses.py \
     tests/unit/app/ingress/http2/test_planes.py tests/unit/app/ingress/http2/test_planes_responses.py \
     tests/unit/app/ingress/http2/test_planes_long.py \
-    tests/unit/deployments/replica/test_compiled_requests.py
+    tests/unit/app/cost/test_tap.py tests/unit/deployments/replica/test_compiled_requests.py
