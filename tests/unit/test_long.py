@@ -1,10 +1,16 @@
 """What the long suites judge by."""
 
 import math
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
+from tests.long.cost_rate import TURN_NS, in_turns, interval
 from tests.long.outcomes import NO_ANSWER, Ledger, Refusal
 from tests.long.plants import PLANTS, with_fault
 from tests.long.processes import Growth, Reading, Snapshot, growth
@@ -117,3 +123,21 @@ def test_a_rollout_has_to_end_as_it_should_and_clients_see_nothing_of_it(
 ) -> None:
     row = Row(name, "http", state, seconds, "", errors, wrong, 1.0, 1.0, "", {})
     assert len(row.faults) == faults
+
+
+def test_the_turns_that_a_server_takes_are_those_that_are_told_apart() -> None:
+    source = next(change.added for change in PLANTS["costs-in-turns"])
+    ended = list[int]()
+    loop = SimpleNamespace(call_at=Mock())
+    names: dict[str, Any] = {"asyncio": SimpleNamespace(get_running_loop=lambda: loop)}
+    exec(source, names)
+    entry = SimpleNamespace(target="counted", route="plain")
+    turns = names["CostTurns"](SimpleNamespace(table=SimpleNamespace(entries=[entry])))
+    for number in range(1000, 3000):
+        loop.time = partial(float, number * 0.02 + 0.01)
+        turns.change()
+        answers = 98 if entry.target == "counted" else 100
+        ended += [number * TURN_NS + int(TURN_NS * (0.2 + 0.6 * each / answers)) for each in range(answers)]
+    counted, others = in_turns(np.array(ended))
+    assert set(counted) == {98} and set(others) == {100} and len(counted) > 990
+    assert interval(counted, others) == pytest.approx((0.98, 0.98, 0.98))
