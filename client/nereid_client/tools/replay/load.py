@@ -56,6 +56,8 @@ class Answers:
         for worker, each in enumerate(told):
             kept = np.frombuffer(b"".join(one.kept for one in each), np.int64).reshape(-1, 3)
             for (number, offset, size), record in zip(kept.tolist(), rows_of(each).tolist(), strict=True):
+                if number < 0:  # the end of a sequence, which was not recorded
+                    continue
                 self._places[number] = worker, offset, size, record[_STATUS]
                 if record[_STATUS] == End.OK:
                     self.service_ns[number] = record[_ENDED] - record[_SENT]
@@ -124,7 +126,7 @@ class Loads:
             ReplayError: the server cannot be reached.
         """
         options, requests = self._options, spool.requests
-        arrivals = None if moments is None else moments[requests[:, 0]]
+        arrivals = None if moments is None else moments[spool.rows]
         job = Job(
             spool.target.endpoint(),
             (),
@@ -139,7 +141,8 @@ class Loads:
         spent = max(time.monotonic_ns() - start, 1) / 1e9
         busy = max((each[-1].cpu_s - begun) / spent for each, begun in zip(told, cpu, strict=True))
         answers = Answers(spool, told)
-        return Ran(self._figures(job, told, start, busy), answers, len(answers) < len(requests))
+        cut = len(answers) < int((requests[:, 0] >= 0).sum())
+        return Ran(self._figures(job, told, start, busy), answers, cut)
 
     def _watched(
         self, job: Job, number: int, last_s: float, stage: str

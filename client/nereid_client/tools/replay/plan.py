@@ -28,6 +28,7 @@ class Planned(NamedTuple):
         sequence: number of its sequence in this plan; -1 for none.
         latency_ns: to its last response; 0 if it failed or was cut off.
         streams: it had another number of responses than one.
+        ends: it is the end of its sequence.
     """
 
     key: str
@@ -40,6 +41,7 @@ class Planned(NamedTuple):
     latency_ns: int
     failed: bool
     streams: bool
+    ends: bool = False
 
 
 @dataclass
@@ -58,6 +60,11 @@ class Plan:
     def seconds(self) -> float:
         """From the arrival of the first row to that of the last."""
         return (self.rows[-1].arrived_ns - self.rows[0].arrived_ns) / 1e9 if self.rows else 0.0
+
+    def unfinished(self) -> frozenset[int]:
+        """Return the numbers of the last steps of sequences whose end is not among the rows."""
+        last = {row.sequence: number for number, row in enumerate(self.rows) if row.sequence >= 0}
+        return frozenset(number for number in last.values() if not self.rows[number].ends)
 
     def leave(self, model: str, why: str) -> None:
         """Repeat no row of a model."""
@@ -145,6 +152,7 @@ def _planned(row: Row, sequence: int) -> Planned:
         0 if row.failed or not row.responses or "cancelled" in row.flags else row.latency_ns,
         row.failed,
         answers != 1 and not row.failed,
+        row.sequence_end,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec import structs
 
 from nereid_client.http import encode_request
 from nereid_client.messages import Input, Output, Parameter, Request
@@ -95,7 +96,9 @@ class Spool:
 
     Attributes:
         refused: rows that cannot be sent, by the reason.
-        requests: what `Script` says of them, once it is closed.
+        requests: what `Script` says of them, once it is closed. A sequence whose end is not in the plan
+            is ended by one more request, of a number below 0: else it would keep its place in the server, and
+            other sequences would wait for that.
     """
 
     def __init__(self, path: Path, target: Target, plan: Plan, most: int) -> None:
@@ -103,6 +106,7 @@ class Spool:
         self.refused: Counter[str] = Counter()
         self.requests: Rows
         self._most = most
+        self._unfinished = plan.unfinished()
         self._numbers = {row.key: number for number, row in enumerate(plan.rows)}
         self._first = secrets.randbelow(1 << 29) + (1 << 29)  # none that clients have, and 31 bits
         self._file = path.open("wb")
@@ -118,6 +122,11 @@ class Spool:
         number = self._numbers.get(row.key)
         if number is None:
             return
+        if self._write(row, number, number) and number in self._unfinished:
+            self._write(structs.replace(row, sequence_start=False, sequence_end=True), number, -1 - number)
+
+    def _write(self, row: Row, number: int, named: int) -> bool:
+        """Write a request, with what `Script` names it by; return whether a client can send it."""
         try:
             parts = self._parts(self.target.request(row, self._sequence(row, number)))
         except (
@@ -126,7 +135,7 @@ class Spool:
             OverflowError,
         ) as error:  # as of names and numbers that nobody has sent
             self.refused[f"no request of {self.target.address.protocol}: {error}"] += 1
-            return
+            return False
         size = sum(map(len, parts))
         if self._end + size > self._most:
             raise ReplayError(
@@ -136,8 +145,9 @@ class Spool:
         self._file.writelines(parts)
         planned = self.plan.rows[number]
         streams = int(planned.model in self.target.decoupled)
-        self._places.append((number, self._end, size, planned.sequence, streams))
+        self._places.append((named, self._end, size, planned.sequence, streams))
         self._end += size
+        return True
 
     def _sequence(self, row: Row, number: int) -> int | str:
         """Return the id of a row's sequence in this run: that of no other run."""
@@ -157,6 +167,12 @@ class Spool:
         """Write no more."""
         self._file.close()
         self.requests = np.array(self._places, np.int64).reshape(-1, 5)
+
+    @property
+    def rows(self) -> Rows:
+        """Of each request the number of its row, or of that whose sequence it ends."""
+        numbers = self.requests[:, 0]
+        return np.where(numbers < 0, -1 - numbers, numbers)
 
     def script(self) -> Script:
         """Return the script of these requests."""

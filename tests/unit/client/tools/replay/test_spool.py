@@ -84,9 +84,26 @@ def test_sequences_have_ids_of_their_own_in_each_run(tmp_path: Path, name: int |
         found.append([http_request_of(each)[1]["parameters"] for each in payloads])
     ids = [[each["sequence_id"] for each in run] for run in found]
     assert all(isinstance(each, type(name)) and each != name for run in ids for each in run)
-    assert ids[0][0] == ids[0][1] != ids[0][2] and not set(ids[0]) & set(ids[1])
-    assert [each["sequence_start"] for each in found[0]] == [True, False, True]
-    assert [each["sequence_end"] for each in found[0]] == [False, True, False]
+    assert ids[0][0] == ids[0][1] != ids[0][2] == ids[0][3] and not set(ids[0]) & set(ids[1])
+    assert [each["sequence_start"] for each in found[0]] == [True, False, True, False]
+    assert [each["sequence_end"] for each in found[0]] == [False, True, False, True]
+
+
+def test_sequence_without_an_end_is_ended_behind_its_last_step(tmp_path: Path) -> None:
+    """It would keep its place in the server, and others would wait until that gives it up."""
+    rows = [
+        row(1, sequence_id=7, sequence_start=True),
+        row(2, sequence_id=8, sequence_start=True),
+        row(3, sequence_id=7),
+        row(4, sequence_id=8, sequence_end=True),
+        row(5),
+    ]
+    spool, payloads = sent(tmp_path, Target(HTTP), rows)
+    assert spool.requests[:, 0].tolist() == [0, 1, 2, -3, 3, 4] and spool.rows.tolist() == [0, 1, 2, 2, 3, 4]
+    last, end = (http_request_of(payloads[at])[1] for at in (2, 3))
+    assert not last["parameters"]["sequence_end"] and end["parameters"]["sequence_end"]
+    assert last["parameters"]["sequence_id"] == end["parameters"]["sequence_id"]
+    assert last["inputs"] == end["inputs"], "which it needs, as any request"
 
 
 def test_what_no_client_can_have_sent_is_refused_and_counted(tmp_path: Path) -> None:
