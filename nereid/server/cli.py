@@ -117,14 +117,13 @@ def _closed_pipe() -> Iterator[None]:
 
 def _run(command: Command, argv: Sequence[str]) -> int:
     """Run a command; return its exit status: 1 when its reader went away, 130 after Ctrl-C."""
-    status = 1
-    with _closed_pipe():
+    from nereid_client.tools.output import until_read_enough
+
+    with until_read_enough():
         try:
-            status = command.run(argv, main)
+            return command.run(argv, main)
         except KeyboardInterrupt:
-            status = 130
-        sys.stdout.flush()
-    return status
+            return 130
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
+from nereid_client.tools.output import until_read_enough
+
 _MODULES: Final[Mapping[str, str]] = {
     "analyze": "nereid_client.tools.analyze.command",
     "feedback": "nereid_client.tools.feedback",
@@ -23,4 +25,6 @@ def main() -> None:
         tool = import_module(_MODULES[name])
     except ModuleNotFoundError as error:
         sys.exit(f"nereid-client {name}: {error}: it needs the extra, pip install 'nereid-client[tools]'")
-    sys.exit(tool.main(sys.argv[2:]))
+    with until_read_enough():
+        status = tool.main(sys.argv[2:])
+    sys.exit(status)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import cast
 
@@ -15,6 +16,7 @@ from nereid.commands.table import COMMANDS, Command
 from nereid.server import serve_run
 from nereid.server.cli import main, usage
 from tests.server import ROOT
+from tests.unit.client.tape.made import row, write
 
 
 def test_first_word_chooses_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,11 +60,18 @@ def test_every_command_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
         assert not [line for line in examples if re.search(r"  +[^# ]", line)], "can be run as they are"
 
 
-def test_command_into_a_closed_pipe_prints_no_traceback() -> None:
+@pytest.mark.parametrize(
+    "command", ["check model_repository", "tape show TAPE", "tape show TAPE --json", "token list"]
+)
+def test_command_into_a_closed_pipe_prints_nothing(command: str, tmp_path: Path) -> None:
+    write(tmp_path / "tape" / "ab-1.open", [row(number) for number in range(1, 40)])
+    (tmp_path / "tokens.jsonl").touch(0o600)
+    words = command.replace("TAPE", str(tmp_path / "tape")).split()
+    words += ["--file", str(tmp_path / "tokens.jsonl")] if words[0] == "token" else []
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "nereid", "check", "model_repository"]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=100)
+    command_line = [sys.executable, "-m", "nereid", *words]
+    done = subprocess.run(command_line, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=100)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
 
