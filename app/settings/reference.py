@@ -53,7 +53,7 @@ def _values(row: Setting) -> str:
     kind = _TYPES.get(row.type, "text")
     if low is None:
         return kind
-    return f"{kind}, at least {low:g}" if high is None else f"{kind}, {low:g} to {high:.12g}"
+    return f"{kind}, at least {low:.12g}" if high is None else f"{kind}, {low:.12g} to {high:.12g}"
 
 
 def _default(row: Setting) -> str:

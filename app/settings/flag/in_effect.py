@@ -46,7 +46,7 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.12g}"
     if isinstance(value, _SCALARS):
         return str(value)
     if isinstance(value, tuple) and all(isinstance(each, str) for each in value):

@@ -65,7 +65,7 @@ def _within(number: float, limits: Limits, label: str, noun: str) -> float:
     if (low is None or number >= low) and (high is None or number <= high):
         return number
     if high is None:
-        raise SettingsError(f"{label}: expected {noun} of at least {low:g}, got {number}")
+        raise SettingsError(f"{label}: expected {noun} of at least {low:.12g}, got {number}")
     raise SettingsError(f"{label}: expected {noun} from {low:.12g} to {high:.12g}, got {number}")
 
 
