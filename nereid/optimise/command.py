@@ -127,10 +127,8 @@ class Run:
         self._given, self._told, self._signals = given, told, signals
         if given.slo:
             read_objective(given.slo)
-        if not 0.5 < given.confidence < 1 or min(given.rows, given.calibration) < 1 or given.gain < 1:
-            raise OptimiseError(
-                "--confidence is between 0.5 and 1; --rows, --calibration and --gain are from 1 on"
-            )
+        if given.confidence <= 0.5 or given.gain < 1:
+            raise OptimiseError("--confidence is between 0.5 and 1, --gain is from 1 on")
 
     def run(self) -> int:
         """Search; return the exit status."""

@@ -57,9 +57,20 @@ def write(search: Search, candidate: Candidate, outcome: Outcome) -> Written:
         os.rename(unfinished, target)
     except (OSError, InferError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        said = error.message if isinstance(error, InferError) else f"{error.strerror}: {error.filename}"
-        raise OptimiseError(f"version {number} cannot be written: {said}") from None
+        raise OptimiseError(f"version {number} cannot be written: {_why(error)}") from None
     return Written(number, [*_said(search, candidate, number), *policy])
+
+
+def _why(error: OSError | InferError) -> str:
+    if isinstance(error, InferError):
+        return error.message
+    if isinstance(
+        error, shutil.Error
+    ):  # of `copytree`: the files that it could not copy, each with the reason
+        failed = error.args[0]
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        return f"'{failed[0][0]}' cannot be copied: {failed[0][2]}{more}"
+    return f"{error.strerror}: {error.filename}" if error.strerror else str(error)
 
 
 def _copy(search: Search, candidate: Candidate, target: Path) -> None:

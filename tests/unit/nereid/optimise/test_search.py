@@ -117,6 +117,17 @@ def test_the_best_one_becomes_the_next_version(small: Path, tmp_path: Path) -> N
     assert again.version == 3 and any("is there and stays" in each for each in again.sentences)
 
 
+def test_file_that_cannot_be_copied_is_named(small: Path, tmp_path: Path) -> None:
+    own = search(copied(small, tmp_path), tmp_path / "out")
+    gone = tmp_path / "models" / "small" / "1" / "gone.txt"
+    gone.symlink_to("nowhere")
+    bf16 = Candidate("openvino-bf16", "", "openvino", parameters={"HINT_BF16": "YES"})
+    said = f"version 2 cannot be written: '{gone}' cannot be copied: .*No such file"
+    with pytest.raises(OptimiseError, match=said):
+        write(own, bf16, Outcome(bf16.name, bf16.about, "fits", "as fast"))
+    assert not [*gone.parents[1].glob(".2*")]
+
+
 def test_a_server_answers_each_version_by_its_own_form(small: Path, tmp_path: Path) -> None:
     model = copied(small, tmp_path) / "models" / "small"
     (model / "config.pbtxt").write_text((model / "config.pbtxt").read_text() + "version_policy: { all {} }\n")
@@ -161,7 +172,7 @@ def test_reports_name_each_candidate_and_why(small: Path, tmp_path: Path) -> Non
     [
         (["--only", "int9"], "there is no candidate 'int9' for this model: openvino-f32"),
         (["--version", "7"], "'small' has no version 7"),
-        (["--rows", "0"], "are from 1 on"),
+        (["--gain", "0.5"], "--gain is from 1 on"),
         (["--where", "colour=red"], "--where"),
     ],
 )
