@@ -11,6 +11,7 @@ from typing import IO
 
 import pytest
 
+from tests.descriptors import descriptors
 from tests.server import ROOT
 
 extension = pytest.importorskip("app.native.extension")
@@ -118,12 +119,12 @@ def test_empty_file_cannot_be_mapped(file: IO[bytes]) -> None:
 
 
 def test_mapping_keeps_the_file_and_no_longer(file: IO[bytes]) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(file.name)
     mapping = extension.Mapping(file.fileno())
     os.close(os.dup(file.fileno()))
-    assert len(os.listdir("/proc/self/fd")) == before + 1 and mapping.read(bytearray(9), 0)
+    assert descriptors(file.name) == before + 1 and mapping.read(bytearray(9), 0)
     del mapping
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(file.name) == before
     with open("/proc/self/maps") as maps:
         assert file.name not in maps.read()
 

@@ -13,7 +13,6 @@ import pytest
 from app.core.system.processes import Process, process
 from app.ray_adapter import cluster_health
 from app.ray_adapter.cluster_health import ClusterHealth, Part
-from tests.server import free_port
 from tests.waiting import block_until, let_run, until
 
 ANSWER_S = 0.01
@@ -179,18 +178,31 @@ async def test_part_that_fell_silent_was_of_no_use_since_it_was_asked(
     asking.cancel()
 
 
-async def test_server_that_was_away_is_found_soon_after_it_is_back() -> None:
-    port = free_port()
+async def test_server_that_was_away_is_found_soon_after_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cluster_health._RECONNECT_MS == 1000
+    monkeypatch.setattr(cluster_health, "_RECONNECT_MS", 100)  # the least that gRPC allows
+    tries: list[asyncio.StreamWriter] = []
+
+    def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tries.append(writer)
+        writer.close()
+
+    away = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = away.sockets[0].getsockname()[1]
     part = cluster_health._server_part("Ray's GCS", f"127.0.0.1:{port}", None, "")
     asking = asyncio.create_task(part.keep_asking())
-    await asyncio.sleep(11)  # gRPC would wait for seven seconds by now, and for two minutes in the end
+    # By itself gRPC would have waited for three minutes by then: from try to try for 1.6 times as long.
+    await until(lambda: len(tries) > 10)
+    assert not part._known
+    away.close()
+    await away.wait_closed()
     answer = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
     health = grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": answer})
     server = grpc.server(ThreadPoolExecutor(1), handlers=[health])
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     try:
-        await asyncio.wait_for(until(lambda: part._known), 3.5)
+        await until(lambda: part._known)
     finally:
         asking.cancel()
         server.stop(None)

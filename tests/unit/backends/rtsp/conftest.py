@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -47,6 +47,10 @@ class Cameras:
         """The only sample of a metric of the backend."""
         (samples,) = [family[3] for family in self.served.backend.metrics() if family[0] == name]
         return float(samples[0][1])
+
+
+PATIENT_S: Final = "600"
+"""A timeout of a stream that no test waits for: longer than `Call.wait` does."""
 
 
 def values(call: Call, name: str) -> list[Any]:

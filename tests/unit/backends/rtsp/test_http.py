@@ -2,7 +2,6 @@
 
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.certificates import Authority
-from tests.unit.backends.rtsp.conftest import FRAMES, Serve, failure, values
+from tests.unit.backends.rtsp.conftest import FRAMES, PATIENT_S, Serve, failure, values
 from tests.waiting import block_until
 
 
@@ -179,12 +178,10 @@ def test_https_checks_the_certificate(
 
 
 def test_cancelling_ends_a_read_that_waits(serve: Serve, server: Server) -> None:
-    call = serve().start(f"{server.url}/hangs")
+    call = serve(read_timeout_s=PATIENT_S).start(f"{server.url}/hangs")
     block_until(lambda: server.asked)
-    began = time.monotonic()
     call.cancelled = True
     call.wait()
-    assert time.monotonic() - began < 1.0
 
 
 def test_a_server_that_falls_silent_is_given_up(serve: Serve, server: Server) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import ssl
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from backends.rtsp.policy import Endpoint
 from backends.rtsp.relay import Connection
 from tests.certificates import Authority
 from tests.rtsp_server import Answer, RtspServer
-from tests.unit.backends.rtsp.conftest import FRAMES, Serve, failure, values
+from tests.unit.backends.rtsp.conftest import FRAMES, PATIENT_S, Serve, failure, values
 from tests.video import joined, picture, rtp_packets
 from tests.waiting import block_until
 
@@ -66,16 +65,14 @@ def test_a_stream_that_was_never_there_fails_at_once(serve: Serve, packets: list
 
 
 def test_cancelling_closes_the_connection_at_once(serve: Serve, packets: list[bytes]) -> None:
-    cameras = serve()
+    cameras = serve(read_timeout_s=PATIENT_S)
     with RtspServer(packets, holds=True) as server:
         call = cameras.start(server.url)
         # Until the server has no more, and the decoder waits for it.
         block_until(lambda: call.responses and call.responses[-1].outputs[2].array()[0] >= FRAMES - 3)
-        began = time.monotonic()
         call.cancelled = True
         call.wait()
         block_until(lambda: not server.clients)
-        assert time.monotonic() - began < 1.0
     assert cameras.streams() == 0
 
 
@@ -99,14 +96,13 @@ def test_opening_a_silent_server_can_be_cancelled(serve: Serve, scheme: str) -> 
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        call = serve().start(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/x")
+        patient = serve(open_timeout_s=PATIENT_S, read_timeout_s=PATIENT_S)
+        call = patient.start(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/x")
         connection, _ = silent.accept()
         with connection:
             assert connection.recv(1)  # it has begun to ask
             call.cancelled = True
-            began = time.monotonic()
             call.wait()
-            assert time.monotonic() - began < 1.0
             while connection.recv(4096):  # until it is closed
                 pass
 

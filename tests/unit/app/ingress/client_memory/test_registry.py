@@ -14,6 +14,7 @@ from app.core.tensors import InferRequest, InferResponse, RegionSlice, Requested
 from app.ingress.client_memory.region_files import Region
 from app.ingress.client_memory.registry import DISABLED, SharedMemory
 from app.transport.memory.client_regions import SHM_DIRECTORY
+from tests.descriptors import descriptors
 
 KEY = f"/nereid-test-{os.getpid()}"
 FILE = Path(SHM_DIRECTORY + KEY)
@@ -256,14 +257,14 @@ def test_request_that_cannot_be_sent_releases_its_regions(one: SharedMemory) -> 
 
 def test_one_descriptor_of_a_used_region_stays_open(one: SharedMemory, tmp_path: Path) -> None:
     one.register_system("r", KEY, 0, 8)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(FILE, tmp_path)
     for _ in range(3):
         Sent(one, using(RegionSlice("r", 0, 8), RegionSlice("r", 0, 8))).finish()
         one.status("", cuda=False)
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert descriptors(FILE, tmp_path) == before + 1
     one.unregister("", cuda=False)
     one.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(FILE, tmp_path) == before
     assert not (tmp_path / "regions").exists()
 
 

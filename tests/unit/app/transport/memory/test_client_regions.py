@@ -27,6 +27,7 @@ from app.transport.memory.client_regions import (
 from app.transport.settings import TransportSettings
 from app.transport.wire.frames import FrameDecoder
 from app.transport.wire.messages import FrameEncoder, decode_request
+from tests.descriptors import descriptors
 
 KEY = f"/nereid-regions-{os.getpid()}"
 FILE = Path(SHM_DIRECTORY + KEY)
@@ -206,12 +207,12 @@ def test_truncation_by_another_process_during_requests_is_survived() -> None:
 
 
 def test_no_descriptor_stays_open() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(FILE)
     read_inputs(reading(place(0, 8)))
     write_outputs(writing(A=place(0, 8)), response(A=b"12345678"))
     refusal(reading(place(SIZE - 1, 8)))
     write_outputs(writing(A=place(SIZE - 1, 8)), response(A=b"12345678"))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(FILE) == before
 
 
 def test_inputs_are_sent_inline_to_another_node() -> None:
