@@ -175,6 +175,7 @@ class Recording:
                 self._take(taken, response)
             except Exception:
                 self._taken = None
+                self._give_back(taken)
                 self._tapped.recorder.failed()
         self._sink(response)
 
@@ -185,6 +186,7 @@ class Recording:
             try:
                 self._take(taken, InferResponse(failure=Failure.from_exception(error)))
             except Exception:
+                self._give_back(taken)
                 self._tapped.recorder.failed()
 
     def _take(self, taken: Taken, response: InferResponse) -> None:
@@ -197,8 +199,13 @@ class Recording:
         else:
             taken.flags.add(TRUNCATED)
         if response.final:
-            queue.collected -= taken.collected
+            self._give_back(taken)
             self._finish(taken, now)
+
+    def _give_back(self, taken: Taken) -> None:
+        """Count the bytes of its responses no more as those of a request in flight."""
+        self._tapped.recorder.queue.collected -= taken.collected
+        taken.collected = 0
 
     def _finish(self, taken: Taken, now: int) -> None:
         """Queue a request that has had its last response, if it is to be recorded."""

@@ -57,7 +57,7 @@ class Taken:
         responses: with their offsets in ns.
         flags: those known so far.
         nbytes: bytes that its tensors and itself keep in use.
-        collected: those of its responses.
+        collected: those of its responses, while it is in flight.
         number, reason, probability: see `Row`.
         in_sequence: all of its sequence is to be recorded.
         wall_ns: ns since the epoch at which it arrived.
@@ -160,9 +160,9 @@ class Taken:
             if not response.final:
                 return 0
             size, response = 0, msgspec.structs.replace(response, outputs=())
+        self.responses.append((offset_ns, response))
         self.nbytes += size
         self.collected += size
-        self.responses.append((offset_ns, response))
         return size
 
     def _with_written(self, response: InferResponse, asked: InferRequest) -> InferResponse:

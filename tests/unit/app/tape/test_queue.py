@@ -2,12 +2,16 @@
 
 import random
 from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 from app.core.tape.redaction import Redaction
 from app.core.tape.spec import TapeSpec
-from app.core.tensors import InferRequest, Tensor
-from app.tape.counts import TapeCounts
+from app.core.tensors import InferRequest, InferResponse, Tensor
+from app.tape.counts import FAULT, TapeCounts
 from app.tape.queue import MAX_CUT, TapeQueue, TokenBucket
+from app.tape.recording import Recorder, Recording, Tapped
 from app.tape.taken import MAX_ROW_BYTES, OVERHEAD_BYTES, Rules, Taken
 from nereid_client.tape.reader import Tape
 from nereid_client.tape.records import MAGIC
@@ -123,3 +127,18 @@ def test_rows_and_drops_add_up_whatever_happens() -> None:
     assert kept == out
     assert kept + sum(counts.dropped.values()) == 3000
     assert queue.waiting_bytes == 0
+
+
+def test_bytes_of_a_request_that_cannot_be_recorded_are_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = TapeCounts()
+    queue = TapeQueue(0, counts)
+    tapped = Tapped(Recorder(queue, counts), RULES, True, Mock())
+    recording = Recording(tapped, taken().request, lambda response: None, "rate")
+    output = Tensor("OUT", "UINT8", (LARGE,), bytes(LARGE))
+    recording.receive(InferResponse(outputs=(output,), final=False))
+    assert queue.collected == LARGE
+    monkeypatch.setattr(Taken, "add", Mock(side_effect=RuntimeError("fault")))
+    for final in (False, True):
+        recording.receive(InferResponse(outputs=(output,), final=final))
+        assert queue.collected == 0
+    assert counts.refused[FAULT] == 1
