@@ -9,14 +9,13 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from nereid_client.comparison.rules import ATOL, COSINE, OF_LARGEST, RTOL, ComparisonRules, OutputRule
+from nereid_client.comparison.rules import ATOL, COSINE, FLOATS, OF_LARGEST, RTOL, ComparisonRules, OutputRule
 from nereid_client.datatypes import decode
 
 Array = npt.NDArray[Any]
 Fault = Literal["", "missing", "unexpected", "datatype", "shape", "unreadable", "values", "cosine", "argmax"]
 MOST: Final = 1e30
 """Stands for what has no number: another shape, a number beside none. (JSON has no infinity.)"""
-_FLOATS: Final = ("FP16", "FP32", "FP64", "BF16")
 _INTEGERS: Final = ("INT", "UINT")
 _SUM_TOLERANCE: Final = 0.01
 _NOISE: Final = 1e-3
@@ -46,7 +45,8 @@ class OutputDifference(NamedTuple):
         absolute: the largest difference of two elements; 0 of what are no numbers.
         cosine: the lowest one; 1 of what are no vectors.
         within: the share of the elements that keep to the rule.
-        near_tie: of an output whose largest elements are compared: whether all vectors are near ties.
+        near_tie: of an output whose largest elements are compared: whether all vectors are near ties; True of
+            one that has nothing which its rule compares, see `nothing_compared`.
     """
 
     output: str
@@ -71,9 +71,15 @@ class OutputDifference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What the outputs of two answers show; those that are to be ignored are left out."""
+    """What the outputs of two answers show; those that are to be ignored are left out.
+
+    Attributes:
+        outputs: those that were compared.
+        ignored: there were others.
+    """
 
     outputs: tuple[OutputDifference, ...]
+    ignored: bool = False
 
     @property
     def differs(self) -> bool:
@@ -89,10 +95,10 @@ class Compared(NamedTuple):
     def near_tie(self) -> bool:
         """Whether nothing is wrong, and no largest element that was compared is clear of the margin.
 
-        Such an answer speaks neither for nor against whoever gave it.
+        Such an answer speaks neither for nor against whoever gave it, nor does one of ignored outputs.
         """
         ties = [each.near_tie for each in self.outputs if each.near_tie is not None]
-        return bool(ties) and all(ties) and not self.bad
+        return not self.bad and all(ties) and bool(ties or (self.ignored and not self.outputs))
 
     @property
     def bad(self) -> bool:
@@ -120,7 +126,8 @@ def compare(
     ours = {tensor.name: tensor for tensor in answered}
     theirs = {tensor.name: tensor for tensor in expected}
     found = [_output(rules, name, theirs.get(name), ours.get(name)) for name in {**theirs, **ours}]
-    return Compared(tuple(each for each in found if each is not None))
+    outputs = tuple(each for each in found if each is not None)
+    return Compared(outputs, len(outputs) < len(found))
 
 
 def _output(
@@ -144,12 +151,14 @@ def _output(
 def _tensors(margin: float, rule: OutputRule | str, a: TensorLike, b: TensorLike) -> OutputDifference:
     limits = rule if isinstance(rule, OutputRule) else OutputRule()
     equal = _words(a.data) == _words(b.data)
-    floats = a.datatype in _FLOATS
+    floats = a.datatype in FLOATS
     only_largest = rule in ("argmax", "ctc")
     if equal and not floats and not only_largest:
         return OutputDifference(a.name)
     x, y = (_numbers(tensor) for tensor in (a, b))
     found = OutputDifference(a.name)
+    if only_largest and (x.shape[-1] < 2 or x.dtype == object):
+        return found._replace(near_tie=True)
     if not equal and not only_largest:
         if floats:
             found = _floats(a.name, x, y, OutputRule(atol=0.0, rtol=0.0) if rule == "exact" else limits)
@@ -173,34 +182,37 @@ def _numbers(tensor: TensorLike) -> Array:
 
 
 def _floats(name: str, a: Array, b: Array, rule: OutputRule) -> OutputDifference:
+    vectors, only_cosine = a.shape[-1] > 1, rule.atol is None and rule.rtol is None and not rule.is_default
     with np.errstate(all="ignore"):
         distance = np.abs(a - b)
         same = (a == b) | (np.isnan(a) & np.isnan(b))  # infinities too
         distance[same] = 0.0
-        distance[~np.isfinite(distance)] = MOST if distance.dtype == np.float64 else np.float32(MOST)
-        cosines = _cosines(a, b, same) if a.shape[-1] > 1 else np.ones(1)
-        allowed = _allowed(a, rule)
-        ratio = distance / allowed if allowed is not None else np.zeros(1)
-    ratio = np.where(distance == 0, 0.0, ratio) if allowed is not None else ratio
-    return _judged(name, distance, ratio, cosines, rule)
+        unlike = ~np.isfinite(distance)
+        distance[unlike] = MOST
+        cosines = _cosines(a, b, same) if vectors else np.ones(1)
+        ratio = distance / (RTOL * np.abs(a) if only_cosine else _allowed(a, rule))
+    # Where only directions count, that is of what has none for its size.
+    ratio[(distance == 0) | (only_cosine & (np.maximum(np.abs(a), np.abs(b)) < MOST))] = 0.0
+    ratio[unlike] = MOST
+    found = _judged(name, distance, ratio, cosines, rule)
+    return found._replace(near_tie=True) if only_cosine and not vectors and not found.fault else found
 
 
-def _allowed(a: Array, rule: OutputRule) -> Array | None:
-    """Return what each element may differ by; None for whatever."""
+def _allowed(a: Array, rule: OutputRule) -> Array:
+    """Return what each element may differ by."""
     size: Array = np.abs(a)
     size[~np.isfinite(size)] = 0.0
     if not rule.is_default:
-        only_cosine = rule.atol is None and rule.rtol is None
-        given: Array = (rule.atol or 0.0) + (rule.rtol or 0.0) * size
-        return None if only_cosine else given
+        return np.asarray((rule.atol or 0.0) + (rule.rtol or 0.0) * size)
     if a.shape[-1] < 2:
         return np.asarray(ATOL + RTOL * size)
-    largest = size.max(-1, keepdims=True, initial=0.0)
+    # What stands for minus infinity, as masks do, makes no other element of its vector right.
+    largest = np.where(size < MOST, size, 0.0).max(-1, keepdims=True, initial=0.0)
     return np.asarray(RTOL * size + OF_LARGEST * np.maximum(largest, _NOISE * largest.max(initial=0.0)))
 
 
 def _cosines(a: Array, b: Array, same: Array) -> Array:
-    x, y = (np.where(np.isfinite(each), each, 0.0).astype(np.float64) for each in (a, b))
+    x, y = (np.where(np.abs(each) < MOST, each, 0.0).astype(np.float64) for each in (a, b))
     lengths = np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1)
     least = _NOISE * max((each.max(initial=0.0) for each in lengths), default=0.0)
     product = lengths[0] * lengths[1]
@@ -228,8 +240,9 @@ def _others(name: str, datatype: str, a: Array, b: Array, rule: OutputRule) -> O
     """Compare integers, BOOL and BYTES: by equality, or tolerances of integers."""
     keeps, largest = a == b, 0.0
     if datatype.startswith(_INTEGERS):
-        distance = np.abs(a.astype(np.float64) - b.astype(np.float64))
-        largest = float(distance.max(initial=0.0))
+        # Exact modulo 2 ** 64, in which the difference of any two is: floats have 53 bits.
+        distance = np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)
+        largest = float(distance.max(initial=0))
         if rule.atol is not None or rule.rtol is not None:
             keeps |= distance <= (rule.atol or 0.0) + (rule.rtol or 0.0) * np.abs(a.astype(np.float64))
     within = float(np.mean(keeps)) if keeps.size else 1.0
@@ -265,8 +278,6 @@ def _with_argmax(
 
 def _with_text(found: OutputDifference, a: Array, b: Array, margin: float) -> OutputDifference:
     """Compare the texts of steps by CTC, [..., steps, classes]; a near tie is one that may be the other."""
-    if a.shape[-1] < 2 or a.dtype == object:
-        return found
     if all(map(_same_text, _steps(a), _steps(b))):
         return found._replace(near_tie=False)
     judged = _with_argmax(found, a, b, margin, 1.0)

@@ -4,11 +4,13 @@ Used for mirrored requests and recorded rows of rollouts, and for replays, so th
 everywhere.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
 
 Tolerance = Annotated[float, msgspec.Meta(ge=0)]
+FLOATS: Final = ("FP16", "FP32", "FP64", "BF16")
 OTHERS: Final = "*"
 """The name by which `ComparisonRules.outputs` has the rule of outputs that it does not name."""
 
@@ -78,6 +80,25 @@ class ComparisonRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rule(self, output: str) -> Rule:
         """Return the rule of an output."""
         return self.outputs.get(output) or self.outputs.get(OTHERS) or _DEFAULT
+
+    def nothing_compared(self, output: str, datatype: str, shape: Sequence[int]) -> str:
+        """Return why the rule of an output finds whatever it has right; "" if it does not, or is `ignore`.
+
+        Args:
+            output: its name.
+            datatype: Triton's; "" if it is not known.
+            shape: of which the last one counts; dimensions that are not known are negative.
+        """
+        rule, single = self.rule(output), bool(shape) and shape[-1] == 1
+        if rule in ("argmax", "ctc"):
+            if datatype == "BYTES":
+                return f"{rule} of output '{output}': BYTES have no largest element"
+            if single:
+                return f"{rule} of output '{output}': of one element alone none is larger"
+        only_cosine = isinstance(rule, OutputRule) and not rule.is_default and rule.atol is rule.rtol is None
+        if only_cosine and single and datatype in FLOATS:
+            return f"cosine of output '{output}': vectors of one element have none: give atol or rtol"
+        return ""
 
 
 _DEFAULT: Final = OutputRule()

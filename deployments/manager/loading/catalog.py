@@ -29,7 +29,7 @@ from deployments.model_store.model_check import versions_of
 from deployments.model_store.overrides import Bundle
 from deployments.model_store.policy_files import read_tape_spec
 from deployments.model_store.registered import RegisteredModels
-from deployments.rollout.states.policy import read_policy
+from deployments.rollout.states.policy import check_outputs, read_policy
 from deployments.spec import Backends, Limits, Metrics, ModelSpec, Placement, ReplicaSettings
 
 logger = logging.getLogger(__name__)
@@ -204,6 +204,8 @@ class Catalog:
         try:
             config = self._configuration(entry, override)
             policy, watched = read_policy(entry), _policies(entry)
+            if policy is not None:
+                check_outputs(policy, config)
         except InferError as error:
             raise poll_failure(name, InferError(error.code, self._mirrors.shown(error.message))) from error
         return self._candidate(entry, config, override or "", bundle)._replace(

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import invalid_arg
 from app.core.rollout.spec import OutputRules, RolloutSpec, TapeRules
@@ -40,6 +41,20 @@ def parse_policy(text: str, source: str = ROLLOUT_FILE) -> RolloutSpec:
         InferError: INVALID_ARG with source, field and reason.
     """
     return _checked(parse_yaml(text, source), source)
+
+
+def check_outputs(policy: RolloutSpec, config: mc.ModelConfig, source: str = ROLLOUT_FILE) -> None:
+    """Check that the rules of a model's outputs, as far as it names them, can find something.
+
+    Raises:
+        InferError: INVALID_ARG with source and rule.
+    """
+    rules = policy.judge.output or OutputRules()
+    for output in config.output:
+        datatype = mc.DataType.Name(output.data_type).removeprefix("TYPE_").replace("STRING", "BYTES")
+        why = rules.nothing_compared(output.name, datatype, output.dims)
+        if why:
+            raise invalid_arg(f"{source}: judge.output: {why}")
 
 
 def merged(policy: RolloutSpec, fields: Mapping[str, Any], source: str = "spec") -> RolloutSpec:

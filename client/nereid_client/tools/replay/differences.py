@@ -125,17 +125,19 @@ def compared(
         cut: the expected responses are the first ones; more may follow.
     """
     found: list[OutputDifference] = []
-    kept = False
+    kept = ignored = False
     for one, other in zip(expected, answer, strict=False):
         lost = {tensor.name for tensor in one if tensor.state != KEPT}
         kept |= len(lost) < len(one)
         sides = ([tensor for tensor in side if tensor.name not in lost] for side in (one, other))
-        found += compare(rules, *sides).outputs
+        each = compare(rules, *sides)
+        found += each.outputs
+        ignored |= each.ignored
     enough = len(answer) >= len(expected) if cut else len(answer) == len(expected)
     if not enough and rules.rule(RESPONSES) != "ignore":
         fewer = len(answer) < len(expected)
         found.append(OutputDifference(RESPONSES, "missing" if fewer else "unexpected", MOST, within=0.0))
-    return Compared(tuple(found)) if kept or found else None
+    return Compared(tuple(found), ignored) if kept or found else None
 
 
 def recorded(row: Row) -> Expected:

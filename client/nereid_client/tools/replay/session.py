@@ -93,7 +93,7 @@ class Replay:
         self._shown.tick("reading the tape", 0, 1, unit="tape")
         plan = read_plan(self._tape, options)
         with _asked(options.address, options) as server:
-            decoupled = _fits(plan, server, options, options.address, options.version)
+            decoupled = _fits(plan, server, options, self._rules, options.address, options.version)
             target = Target(
                 options.address, options.headers, options.models, options.version, decoupled=decoupled
             )
@@ -101,7 +101,7 @@ class Replay:
                 versions = _ready(plan, server, options)
                 return self._run(plan, server, target, None, replace(target, recorded=versions), "")
             with _asked(options.beside, options) as other:
-                decoupled = _fits(plan, other, options, options.beside, "")
+                decoupled = _fits(plan, other, options, self._rules, options.beside, "")
                 versions = _ready(plan, other, options)
                 stable = Target(options.beside, options.headers, options.models, "", versions, decoupled)
                 return self._run(plan, server, target, stable, stable, _about(other))
@@ -224,13 +224,24 @@ def _asked(address: Address, options: Options) -> Iterator[Server]:
         raise ReplayError(f"{address.url}: {error.message}") from None
 
 
-def _fits(plan: Plan, server: Server, options: Options, address: Address, version: str) -> frozenset[str]:
-    """Take out of a plan the rows of models that a server cannot be asked for; return which are decoupled."""
+def _fits(
+    plan: Plan, server: Server, options: Options, rules: Rules, address: Address, version: str
+) -> frozenset[str]:
+    """Take out of a plan the rows of models that a server cannot be asked for; return which are decoupled.
+
+    Raises:
+        ReplayError: a rule compares nothing, or no row is left.
+    """
     decoupled = set()
     for model in plan.models:
         try:
             name = options.models.get(model, model)
-            if server.model(name, version).signature().decoupled:
+            signature = server.model(name, version).signature()
+            for output in signature.outputs.values():
+                why = rules.of(model).nothing_compared(output.name, output.datatype, output.shape)
+                if why:
+                    raise ReplayError(f"--rules: model '{model}': {why}")
+            if signature.decoupled:
                 decoupled.add(model)
                 if address.protocol == "http":
                     plan.leave(model, f"of model '{model}', which is decoupled: give -i grpc")

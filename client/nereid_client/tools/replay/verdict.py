@@ -44,6 +44,8 @@ def _judged(found: Comparison) -> tuple[bool, str]:
     if failed:
         text = f"{text}{', ' if text else ''}{failed} requests failed that had been answered"
     if found.rules.min_agreement is None:
+        if not text and found.compared and found.near_ties == found.compared:
+            return False, "inconclusive: no answer has anything compared that is clear of the margin"
         return bool(text), text
     accepted = found.acceptance()
     if accepted.accepted:

@@ -265,3 +265,56 @@ def test_steps_that_are_no_numbers_are_no_text_by_ctc(line: list[int]) -> None:
 def test_ctc_needs_steps() -> None:
     assert not compared([1, 2, 3], [1, 2, 4], "ctc").bad
     assert compared([1, 2, 3], [3, 2, 1], "ctc").bad
+
+
+BIG = 1 << 62
+MASKED = -3.4e38
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "rule", "datatype"),
+    [
+        (
+            [3e38, 1],
+            [NAN, 1],
+            OutputRule(rtol=0.5),
+            "FP32",
+        ),  # not within a large tolerance
+        ([1, 2, INF], [1, 2, -INF], OutputRule(cosine=0.5), "FP32"),
+        ([1.0], [INF], OutputRule(cosine=0.5), "FP32"),
+        ([1e200, 0], [0, 1e200], OutputRule(cosine=0.5), "FP64"),  # whose squares are infinite
+        ([3e38, 1], [-3e38, 1], OutputRule(cosine=0.5), "BF16"),
+        ([1, 2, MASKED], [2, 1, MASKED], None, "FP32"),
+        ([BIG], [BIG + 100], OutputRule(atol=10), "INT64"),  # the same as floats
+        ([-BIG - BIG], [BIG], OutputRule(atol=1e18), "INT64"),
+        ([0], [2**64 - 1], OutputRule(atol=1), "UINT64"),
+        ([b"a\0"], [b"a"], None, "BYTES"),
+    ],
+)
+def test_what_has_no_measure_is_not_within_its_rule(a: Any, b: Any, rule: Rule | None, datatype: str) -> None:
+    assert found(a, b, rule, datatype).fault
+    assert found(a, a, rule, datatype).fault == found(b, b, rule, datatype).fault == ""
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "rule", "datatype"),
+    [
+        ([[b"cat", b"dog"]], [[b"dog", b"cat"]], "argmax", "BYTES"),
+        ([[b"cat", b"dog"]], [[b"dog", b"cat"]], "ctc", "BYTES"),
+        ([[1.0], [2.0]], [[5.0], [0.0]], "argmax", "FP32"),
+        ([[1.0], [2.0]], [[5.0], [0.0]], "ctc", "FP32"),
+        ([[1.0], [2.0]], [[5.0], [-1.0]], OutputRule(cosine=0.9), "FP32"),
+        ([1, 2], [2, 1], "ignore", "FP32"),
+    ],
+)
+def test_rule_that_compares_nothing_speaks_for_nobody(a: Any, b: Any, rule: Rule, datatype: str) -> None:
+    one = compared(a, b, rule, datatype)
+    assert one.near_tie and not one.bad
+    counts = Comparison(ComparisonRules())
+    for _ in range(10_000):
+        counts.count("row", one)
+    assert not counts.acceptance().accepted
+
+
+def test_a_mask_of_another_precision_is_the_same() -> None:
+    assert found([1, 2, -3.4028e38], [1, 2, -3.3895e38]).fault == ""

@@ -185,6 +185,17 @@ def test_few_rows_are_inconclusive_where_a_share_is_asked_for(
     assert replayed(capsys, *words, "--version", "2")["differences"]["differing"] == 1
 
 
+def test_nothing_compared_is_no_agreement(
+    addresses: Addresses, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, rules = tape(tmp_path, [doubled(number) for number in range(9)]), tmp_path / "rules.yaml"
+    rules.write_text('outputs: {"*": ignore}')
+    words = (path, "-u", addresses.grpc, "--speed", "max", "--rules", str(rules))
+    assert "no answer has anything compared" in replayed(capsys, *words, status=4)["why"][0]
+    rules.write_text('outputs: {"*": argmax}')  # of one element
+    assert "no answer has anything compared" in replayed(capsys, *words, status=4)["why"][0]
+
+
 def test_models_that_are_not_there(
     addresses: Addresses, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.errors import InferError
 from app.core.rollout.spec import ErrorRule, RolloutSpec
 from deployments.model_store.fingerprint import fingerprint, version_fingerprint
 from deployments.model_store.layout import ModelEntry
-from deployments.rollout.states.policy import merged, parse_policy, read_policy
+from deployments.rollout.states.policy import check_outputs, merged, parse_policy, read_policy
 from nereid_client.comparison.rules import OutputRule
 
 FAULTS = [
@@ -80,3 +81,24 @@ def test_outputs_have_rules_by_their_names() -> None:
 def test_the_old_measure_is_refused_with_what_to_write_instead() -> None:
     with pytest.raises(InferError, match=r"judge\.output\.max_difference: this measure, .* give each output"):
         parse_policy("judge: {output: {max_difference: 0.1}}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "config", "why"),
+    [
+        ("argmax", ("TYPE_STRING", 3), "BYTES have no largest element"),
+        ("ctc", ("TYPE_FP32", 1), "of one element alone none is larger"),
+        ("{cosine: 0.9}", ("TYPE_FP32", 1), "vectors of one element have none"),
+        ("argmax", ("TYPE_FP32", -1), ""),
+        ("{cosine: 0.9, atol: 1}", ("TYPE_FP32", 1), ""),
+        ("ignore", ("TYPE_STRING", 1), ""),
+    ],
+)
+def test_a_rule_that_compares_nothing_is_refused(rule: str, config: tuple[str, int], why: str) -> None:
+    model = mc.ModelConfig(output=[mc.ModelOutput(name="y", data_type=config[0], dims=[config[1]])])
+    policy = parse_policy(f"judge: {{output: {{outputs: {{y: {rule}}}}}}}")
+    if why:
+        with pytest.raises(InferError, match=f"rollout.yaml: judge.output: .*'y'.*{why}"):
+            check_outputs(policy, model)
+    else:
+        check_outputs(policy, model)
