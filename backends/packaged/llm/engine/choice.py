@@ -1,17 +1,20 @@
 """The next tokens of generations, drawn from a model's logits: all rows of a step at once."""
 
-import random
+import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
+from backends.packaged.llm.engine.noise import gumbel
 from backends.packaged.llm.engine.sampling import SamplingParameters
 
 Tensor = torch.Tensor
 
 _FIRST: Final = 1024
 """So many of the most probable tokens are looked at before the whole vocabulary is sorted."""
+_LEAST: Final = 1e-30
+"""A temperature that float32 has."""
 
 
 class RequestError(ValueError):
@@ -57,7 +60,7 @@ class Choice:
         self._prompt = prompt
         self._device = device
         self._count = 0
-        self._random = random.Random(parameters.seed)
+        self._seed = secrets.randbits(64) if parameters.seed is None else parameters.seed
         penalties = (parameters.presence_penalty, parameters.frequency_penalty)
         self._penalised = parameters.repetition_penalty != 1 or any(penalties)
         self._ends = self._tokens(ends) if parameters.min_tokens else None
@@ -100,9 +103,9 @@ class Choice:
         logits[seen] = torch.where(logits > 0, logits / factor, logits * factor)[seen]
         logits -= given.frequency_penalty * self._counts + given.presence_penalty * (self._counts > 0)
 
-    def chance(self) -> float:
-        """Return a number in [0, 1) that decides the next draw."""
-        return self._random.random()
+    def noise(self, vocabulary: int) -> Tensor:
+        """Return what decides the next draw beside probabilities, [vocabulary]."""
+        return gumbel(self._seed, self._count, vocabulary).to(self._device)
 
     def chosen(self, token: int) -> None:
         """Learn of the next token."""
@@ -145,12 +148,14 @@ def _is_free(given: SamplingParameters) -> bool:
 
 def _draw(logits: Tensor, choices: Sequence[Choice]) -> list[int]:
     """Draw a token of each row."""
-    return _at(*_chances(logits, choices))
+    found: list[int] = (_cooled(logits, choices) + _noise(logits, choices)).argmax(-1).tolist()
+    return found
 
 
 def _draw_likely(logits: Tensor, choices: Sequence[Choice]) -> list[int]:
     """Draw a token of each row, from those that top_k, min_p and top_p leave."""
-    probabilities, chances = _chances(logits, choices)
+    cooled = _cooled(logits, choices)
+    probabilities = cooled.softmax(-1)
     vocabulary = logits.shape[-1]
     given = [choice.parameters for choice in choices]
     limits = [each.top_k if each.top_k > 0 else vocabulary for each in given]
@@ -163,15 +168,19 @@ def _draw_likely(logits: Tensor, choices: Sequence[Choice]) -> list[int]:
     if not whole and vocabulary > _FIRST:
         best, order = probabilities.sort(descending=True)
         likely, _ = _likely(best, *rules)
-    places = torch.tensor(_at(likely, chances), device=logits.device)
-    found: list[int] = order.gather(-1, places[:, None])[:, 0].tolist()
+    values = (cooled + _noise(logits, choices)).gather(-1, order).masked_fill(likely == 0, -torch.inf)
+    found: list[int] = order.gather(-1, values.argmax(-1, keepdim=True))[:, 0].tolist()
     return found
 
 
-def _chances(logits: Tensor, choices: Sequence[Choice]) -> tuple[Tensor, Tensor]:
-    """Return the probabilities of tokens, and a number in [0, 1) for each row."""
-    temperatures = _column([choice.parameters.temperature for choice in choices], logits)
-    return (logits / temperatures).softmax(-1), _column([choice.chance() for choice in choices], logits)
+def _cooled(logits: Tensor, choices: Sequence[Choice]) -> Tensor:
+    """Return logits divided by temperatures; the greatest of each row is 0."""
+    temperatures = _column([max(choice.parameters.temperature, _LEAST) for choice in choices], logits)
+    return (logits - logits.amax(-1, keepdim=True)) / temperatures
+
+
+def _noise(logits: Tensor, choices: Sequence[Choice]) -> Tensor:
+    return torch.stack([choice.noise(logits.shape[-1]) for choice in choices])
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
@@ -196,16 +205,6 @@ def _likely(best: Tensor, top_k: Tensor, min_p: Tensor, top_p: Tensor) -> tuple[
     enough = sums[:, -1:] >= top_p * total
     whole = bool((cut | (enough & (top_p < 1))).all())
     return kept.masked_fill(sums - kept >= top_p * total, 0), whole
-
-
-def _at(probabilities: Tensor, chances: Tensor) -> list[int]:
-    """Return where the sums of each row pass a share of the row's total."""
-    sums = probabilities.cumsum(-1)
-    places = torch.searchsorted(sums, chances * sums[:, -1:], right=True)[:, 0]
-    # A share that rounding has made the total is the last token that has any probability.
-    last = sums.shape[-1] - 1 - (probabilities.flip(-1) > 0).long().argmax(-1)
-    found: list[int] = places.minimum(last).tolist()
-    return found
 
 
 class Score(NamedTuple):
