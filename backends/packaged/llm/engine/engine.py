@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.05
 """Time between two questions whether a request is cancelled, each a message to the server."""
+LOOK_AT_WAITING_S: Final = 1.0
+"""The same of a request that waits to be read, of which there may be many."""
 
 
 class Rows(Protocol):
@@ -155,8 +157,9 @@ class Engine:
 
     def _step(self) -> None:
         for reading in self._running:
-            _look_for_cancellation(reading)
+            _look_for_cancellation(reading, LOOK_S)
         self._drop_done()
+        self._drop_left()
         new = [each for each in self._running if each.unread]
         continued = [each for each in self._running if isinstance(each, Generation) and not each.unread]
         parts = self._parts(new, len(continued))
@@ -172,6 +175,16 @@ class Engine:
             )
         self._drop_done()
 
+    def _drop_left(self) -> None:
+        """Have those who wait no longer take the place of others in the queue."""
+        waiting = [*self._waiting]
+        for each in waiting:
+            _look_for_cancellation(each, LOOK_AT_WAITING_S)
+        with self._changed:
+            for each in waiting:
+                if each.done:
+                    self._waiting.remove(each)
+
     def _parts(self, new: Sequence[Reading], continued: int) -> Work:
         """Return what is read of prompts in a step that continues so many texts."""
         if not new:
@@ -181,17 +194,18 @@ class Engine:
         counts = shares([len(each.unread) for each in new], self._pace.budget(continued))
         return [(each, each.unread[:count]) for each, count in zip(new, counts, strict=True) if count]
 
-    def _forward(self, work: Work) -> tuple[list[Reading], torch.Tensor]:
+    def _forward(self, work: Work, together: bool = True) -> tuple[list[Reading], torch.Tensor]:
         """Read tokens; return the texts that did not fail, and the logits of what follows each.
 
         A step that fails is repeated with each text alone: so only the one that makes it fail ends.
         """
         try:
             logits = self._batch.forward([(each.row, tokens) for each, tokens in work])
+            logits = logits if together else logits.clone()  # the next text's may be written there
         except Exception as error:
             if len(work) > 1:
                 logger.warning("a step of %d texts failed, each is tried alone: %s", len(work), error)
-                found = [self._forward([each]) for each in work]
+                found = [self._forward([each], together=False) for each in work]
                 rows = [logits for _, logits in found if len(logits)]
                 return [each for done, _ in found for each in done], torch.cat(rows or [torch.empty(0)])
             logger.exception("a text failed")
@@ -268,11 +282,11 @@ def _fail(reading: Reading, error: Exception) -> None:
         reading.reader.failed(str(error))
 
 
-def _look_for_cancellation(reading: Reading) -> None:
+def _look_for_cancellation(reading: Reading, every: float) -> None:
     now = time.monotonic()
     if now < reading.next_look:
         return
-    reading.next_look = now + LOOK_S
+    reading.next_look = now + every
     if reading.reader.is_cancelled():
         reading.done = True
         reading.reader.cancelled()

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from backends.packaged.llm.engine import engine as engine_module
 from backends.packaged.llm.engine.choice import Choice, RequestError
 from backends.packaged.llm.engine.engine import Engine, Full
 from backends.packaged.llm.engine.generation import Generation, ModelFacts, Piece
@@ -200,6 +201,54 @@ def test_cancelled_text_leaves_the_batch(engine: Engine, batch: Counting) -> Non
     engine.submit(generation(other))
     block_until(lambda: other.ended)
     assert (reader.ended, other.ended, batch.most) == ("cancelled", "length", 1)
+
+
+def test_cancelled_text_that_waits_makes_room_for_another(
+    batch: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "LOOK_AT_WAITING_S", 0.0)
+    engine = Engine(batch, 1, 1, 1000, 1000)
+    running, waiting, other = Reader(), Reader(), Reader()
+    engine.submit(Generation([60], SamplingParameters(temperature=0, max_tokens=1 << 30), ENDLESS, running))
+    block_until(lambda: len(running.pieces) > 3)
+    engine.submit(generation(waiting))
+    with pytest.raises(Full):
+        engine.submit(generation(other))
+    waiting.left = True
+    block_until(lambda: waiting.ended)
+    block_until(lambda: not engine._waiting)
+    engine.submit(generation(other))
+    assert waiting.ended == "cancelled" and not running.ended
+    running.left = True
+    block_until(lambda: other.ended)
+    engine.close()
+
+
+class Overwriting(Counting):
+    """The same with logits that the next step writes over, as those of OpenVINO."""
+
+    logits: torch.Tensor | None = None
+
+    def forward(self, work: Sequence[tuple[list[int], Sequence[int]]]) -> "torch.Tensor":
+        found = super().forward(work)
+        if self.logits is None or self.logits.shape != found.shape:
+            self.logits = found
+        self.logits[:] = found
+        return self.logits
+
+
+def test_texts_that_are_tried_alone_keep_their_own_logits() -> None:
+    batch = Overwriting()
+    batch.open.clear()
+    engine = Engine(batch, 3, 8, 1000, 1000)
+    readers = [Reader() for _ in range(3)]
+    made = [generation(reader, start) for start, reader in zip((20, -13, 30), readers, strict=True)]
+    for each in made:
+        engine.submit(each)
+    batch.open.set()
+    engine.close()
+    assert [reader.ended for reader in readers] == ["length", "out of memory", "length"]
+    assert [made[0].tokens, made[2].tokens] == [[20, 21, 22, 23], [30, 31, 32, 33]]
 
 
 def test_waiting_texts_are_bounded(batch: Counting) -> None:
