@@ -12,6 +12,7 @@ from app.core.errors import internal
 
 _LEAST: Final = -9999.0
 """What stands for an impossible token: JSON has no infinity."""
+_PART: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 class Token(NamedTuple):
@@ -67,7 +68,9 @@ def chat_logprobs(drawn: Sequence[Drawn]) -> dict[str, Any] | None:
 
 
 def _described(token: Token) -> dict[str, Any]:
-    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode())}
+    # Of a token that is a part of a character the report has not the bytes.
+    known = None if _PART in token.text else list(token.text.encode())
+    return {"token": token.text, "logprob": token.logprob, "bytes": known}
 
 
 def completion_logprobs(drawn: Sequence[Drawn], offset: int) -> dict[str, Any] | None:

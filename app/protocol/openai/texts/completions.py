@@ -35,9 +35,9 @@ def read_completion(
     fields.require("prompt")
     prompts = _prompts(fields.take("prompt"))
     request = read_request(fields, text, known, prompts, defaults.max_tokens or _MAX_TOKENS)
-    if request.echo and logprobs:
+    if request.echo and logprobs is not None:
         raise refused("echo", "with logprobs, as no model reports those of prompts")
-    request.sampling.logprobs = logprobs or None
+    request.sampling.logprobs = logprobs
     return request
 
 

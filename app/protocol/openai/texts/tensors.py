@@ -17,6 +17,7 @@ from app.protocol.openai.texts.requests import SCALARS, TextRequest
 UNLIMITED: Final = 1 << 20
 """Tokens of a text that ends with its model's context: engines stop there."""
 REPORTS: Final = ("finish_reason", "num_input_tokens", "num_output_tokens", "num_cached_tokens")
+_SEEDS: Final = 1 << 64
 _TRTLLM_NAMES: Final = {"stop": "stop_words", "seed": "random_seed"}
 
 
@@ -84,7 +85,7 @@ def _values(
 ) -> dict[str, Any]:
     sampling = dict(request.sampling.values)
     if request.sampling.seed is not None:
-        sampling["seed"] = request.sampling.seed + number
+        sampling["seed"] = _following(request.sampling.seed, number)
     if text.format == "vllm":
         return _vllm(known, request, sampling, adapter)
     if adapter:
@@ -93,6 +94,11 @@ def _values(
         raise refused("logprobs", "by this model")
     named = _trtllm(known, request, sampling) if text.format == "trtllm" else _text(known, request, sampling)
     return named | {name: request.stream for name in STREAM if name in known}
+
+
+def _following(seed: int, number: int) -> int:
+    """Return the seed of a further continuation: behind the greatest of 64 bits comes the least."""
+    return (seed + number + _SEEDS // 2) % _SEEDS - _SEEDS // 2
 
 
 def _vllm(

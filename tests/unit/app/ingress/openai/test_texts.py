@@ -129,6 +129,13 @@ def test_vllms_backend_gets_its_tensors(asking: Callable[..., Ask]) -> None:
     }
 
 
+def test_behind_the_greatest_seed_comes_the_least(asking: Callable[..., Ask]) -> None:
+    service = TextService(of({"text_output": "a", "finish_reason": "stop"}), VLLM)
+    asking(service)(COMPLETIONS, COMPLETION | {"n": 3, "seed": 2**63 - 2})
+    seeds = [json.loads(inputs(each)["sampling_parameters"])["seed"] for each in service.seen]
+    assert seeds == [2**63 - 2, 2**63 - 1, -(2**63)]
+
+
 def test_several_prompts_are_choices_in_order(asking: Callable[..., Ask]) -> None:
     service = TextService(lambda request: [inputs(request)["prompt"].upper()])
     body = {"model": "identity", "prompt": ["a", "b"], "n": 2}
@@ -340,3 +347,5 @@ def test_probabilities_are_reported(asking: Callable[..., Ask]) -> None:
     chunks = asked(COMPLETIONS, COMPLETION | {"logprobs": 1} | STREAM).events[:-1]
     assert chunks[0]["choices"][0]["logprobs"]["token_logprobs"] == [-0.5]
     assert json.loads(inputs(service.seen[0])["sampling_parameters"])["logprobs"] == 1
+    (choice,) = asked(COMPLETIONS, COMPLETION | {"logprobs": 0}).document["choices"]
+    assert (choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]) == ([-0.5], [{}])

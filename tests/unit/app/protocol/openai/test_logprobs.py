@@ -45,6 +45,13 @@ def test_chat_has_bytes_and_is_valid_by_the_types_of_openai() -> None:
     assert [each.token for each in found.content[0].top_logprobs] == [" a", " b"]
 
 
+def test_part_of_a_character_has_no_bytes() -> None:
+    """Those of what stands for it would be joined to another text."""
+    made = chat_logprobs([Drawn(Token("\ufffd", -1), [Token("\ufffd", -1)])])
+    assert made is not None and made["content"][0]["bytes"] is None
+    assert made["content"][0]["top_logprobs"][0]["bytes"] is None
+
+
 def test_completion_has_offsets_and_is_valid_by_the_types_of_openai() -> None:
     made = completion_logprobs(read_logprobs(REPORT, 2), 10)
     found = TypeAdapter(Logprobs).validate_python(made, strict=True)
