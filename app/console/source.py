@@ -82,7 +82,9 @@ class Source:
         self._alerts_asked = -ALERTS_S
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self._wake = asyncio.Event()
-        self._first = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._begun, self._ended, self._wanted = 0, 0, 1
+        """The last look that has begun, the last one that is over, and the one that pages wait for."""
         self.history = History(max_bytes)
         self.problem = "The server was not asked yet."
         self.status = 0
@@ -91,20 +93,24 @@ class Source:
     async def run(self) -> None:
         """Follow the server for ever."""
         while True:
-            viewed = monotonic() - self.viewed < VIEWED_S
-            if viewed or self._idles() or not self._first.is_set():
+            self._wake.clear()  # a page that opens meanwhile is heard
+            if self._is_viewed() or self._idles() or self._ended < self._wanted:
                 await self.look()
-            self._wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), EVERY_S if viewed else SLOWLY_S)
+                await asyncio.wait_for(self._wake.wait(), EVERY_S if self._is_viewed() else SLOWLY_S)
+
+    def _is_viewed(self) -> bool:
+        return monotonic() - self.viewed < VIEWED_S
 
     async def live(self, cursor: str) -> dict[str, Any]:
         """Return what has changed since the answer with this cursor, for a page that is open now."""
-        if monotonic() - self.viewed >= VIEWED_S:
-            self._first.clear()
+        if not self._is_viewed():
+            self._wanted = self._begun + 1  # one that has begun may be answered as it was before
             self._wake.set()
         self.viewed = monotonic()
-        await self._first.wait()
+        wanted = self._wanted
+        while self._ended < wanted:
+            await self._looked.wait()
         epoch, _, number = cursor.partition(".")
         after = int(number) if epoch == self._epoch and number.isascii() and number.isdigit() else -1
         rows = [self._row(key) for key, changed in self._changed.items() if changed > after]
@@ -123,6 +129,7 @@ class Source:
 
     async def look(self) -> None:
         """Ask the server once."""
+        self._begun += 1
         try:
             answer = json.loads(await self._ask(f"/v2/nereid/overview?after={self._cursor}"))
             self._take(answer)
@@ -139,7 +146,9 @@ class Source:
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.problem, self.status = f"The server does not answer: {error or type(error).__name__}", 0
             self._cursor = ""
-        self._first.set()
+        self._ended = self._begun
+        self._looked.set()
+        self._looked = asyncio.Event()
 
     async def _look_for_alerts(self) -> None:
         """Read the server's own metrics from time to time, and say what all that is known means."""

@@ -9,6 +9,7 @@ import pytest
 
 from app.console import source
 from app.console.source import Refused, Source
+from tests.waiting import let_run
 
 BOUNDS = [0.001, 0.01]
 
@@ -103,6 +104,29 @@ def test_server_that_is_back_is_asked_for_everything() -> None:
         await looks.look()
         assert looks.problem == "" and server.asked[-1].endswith("after=")
         assert (await looks.live(""))["models"][0]["rate"] == 0  # its counters began anew
+
+    asyncio.run(scenario())
+
+
+def test_a_page_that_opens_is_told_what_is_asked_from_then_on() -> None:
+    async def scenario() -> None:
+        server, asking, answered = Server(), asyncio.Event(), asyncio.Event()
+        server.tell(version("a"), names=["a"])
+
+        async def ask(path: str) -> bytes:
+            found = await server.ask(path)
+            asking.set()
+            await answered.wait()
+            return found
+
+        looks = Source(ask)
+        running = asyncio.create_task(looks.run())
+        await asking.wait()  # the server has answered, and ends before it is heard
+        page = asyncio.create_task(looks.live(""))
+        await let_run()
+        answered.set()
+        assert "does not answer: gone" in (await page)["problem"]
+        running.cancel()
 
     asyncio.run(scenario())
 
