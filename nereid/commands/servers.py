@@ -120,6 +120,23 @@ def _token(path: str) -> str:
         raise argparse.ArgumentTypeError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose any server, and say as whom it is asked: see `chosen_api`."""
+    parser.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")
+    text = "certificate, in PEM, of the authority that has signed the server's; by default the system's"
+    parser.add_argument("--ca-file", metavar="FILE", dest="ca", default="", help=text)
+    add_pid(parser)
+    add_token(parser)
+
+
+def chosen_api(options: argparse.Namespace) -> Api | None:
+    """Return the server to ask, by the arguments of `add_server`; print why there is none."""
+    if options.server:
+        return Api(options.server.rstrip("/"), given_token(options), own=False, ca=options.ca)
+    record = find_server(options.pid)
+    return None if record is None else api_of(record, options)
+
+
 def api_of(record: ServerRecord, options: argparse.Namespace) -> Api:
     """Return the API of one of this user's servers, with the token that the arguments give."""
     return Api(record.http, given_token(options))

@@ -13,15 +13,20 @@ from typing import Any, Final, NamedTuple
 
 from app.core.system.processes import arguments, descendants
 from nereid.commands.columns import columns
-from nereid.commands.servers import Api, Unanswered, add_token, api_of, find_server, server_parser
+from nereid.commands.servers import Api, Unanswered, add_server, api_of, chosen_api, find_server
 from nereid.commands.traffic import Counted, Traffic, Version, between, read
 from nereid.console.server_record import ServerRecord
+from nereid_client.tools.arguments import command_parser
 from nereid_client.tools.digits import all_digits, four_digits
 
-_ABOUT: Final = """Print addresses, models and processes of a running server of this user; of each model the
+_ABOUT: Final = """Print addresses, models and processes of a running server; of each model the
 requests of the last second, those that wait, and the 99th percentile of their durations, as the buckets of
 the server's metrics tell it."""
-_EXAMPLE: Final = "example: nereid status --watch"
+_EXAMPLES: Final = """examples:
+  nereid status --watch
+  nereid status --server https://models.example:8000 --token-file token
+
+exit status: 0 the server is ready; 1 it is not, or there is none; 2 wrong arguments"""
 _TITLE: Final = 60
 _LOOK_S: Final = 1.0
 """Of traffic that is counted."""
@@ -40,15 +45,17 @@ class Process(NamedTuple):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit status: 0 for a server that is ready."""
-    parser = server_parser("status", _ABOUT, _EXAMPLE)
-    add_token(parser)
+    parser = command_parser("nereid status", _ABOUT, _EXAMPLES)
+    add_server(parser)
     parser.add_argument("--watch", action="store_true", help="show it anew every two seconds, until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print an object; with --watch one a line")
     options = parser.parse_args(argv)
-    server = find_server(options.pid)
-    if server is None:
+    record = None if options.server else find_server(options.pid)
+    if record is None and not options.server:
         return 1
-    looks = Looks(server, options)
+    api = chosen_api(options) if record is None else api_of(record, options)
+    assert api is not None
+    looks = Looks(record or _elsewhere(api), api)
     report = looks.report(_LOOK_S)
     while options.watch:
         _show(report, options, redraw=sys.stdout.isatty())
@@ -64,12 +71,32 @@ def _show(report: Mapping[str, Any], options: argparse.Namespace, redraw: bool =
     print(("\x1b[H\x1b[J" if redraw else "") + screen(report), flush=True)
 
 
+def _elsewhere(api: Api) -> ServerRecord:
+    """Return what a server says of itself that is not this user's on this machine, as far as it does."""
+    try:
+        told = json.loads(api.ask("GET", "/v2/nereid/server"))
+        settings = {each["flag"]: each["value"] for each in told["settings"]}
+    except (Unanswered, ValueError, KeyError, TypeError):
+        return ServerRecord(pid=0, birth="", version="", http=api.url)
+    url = urllib.parse.urlsplit(api.url)
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    port = settings.get("--metrics-port") if settings.get("--allow-metrics") != "false" else None
+    return ServerRecord(
+        pid=0,
+        birth="",
+        version=told.get("version", ""),
+        http=api.url,
+        metrics=f"{url.scheme}://{host}:{port}/metrics" if port else "",
+        repositories=tuple(filter(None, (settings.get("--model-repository"),))),
+        data_plane=told.get("data_plane", ""),
+    )
+
+
 class Looks:
     """Looks at a server, each a report since the one before."""
 
-    def __init__(self, server: ServerRecord, options: argparse.Namespace) -> None:
-        self._server = server
-        self._api = api_of(server, options)
+    def __init__(self, server: ServerRecord, api: Api) -> None:
+        self._server, self._api = server, api
         url = urllib.parse.urlsplit(server.metrics)
         self._metrics = self._api._replace(url=f"{url.scheme}://{url.netloc}" if url.netloc else "")
         self._path = url.path
@@ -97,13 +124,15 @@ class Looks:
         models, why_none = self._models(traffic)
         return {
             "version": self._server.version,
-            "pid": self._server.pid,
+            "pid": self._server.pid or None,
             "state": _state(self._api),
             "addresses": dict(_addresses(self._server)),
             "models": models,
             "no_models": why_none,
             "no_figures": "" if isinstance(counted, dict) else counted,
-            "processes": [process._asdict() for process in processes(self._server.pid)],
+            "processes": [process._asdict() for process in processes(self._server.pid)]
+            if self._server.pid
+            else [],
         }
 
     def _models(self, traffic: Mapping[Version, Traffic]) -> tuple[list[dict[str, Any]], str]:
@@ -128,7 +157,8 @@ def _model(entry: Mapping[str, Any], traffic: Mapping[Version, Traffic]) -> dict
 
 def screen(report: Mapping[str, Any]) -> str:
     """Return a report as text."""
-    lines = [f"Nereid {report['version']}, process {report['pid']}: {report['state']}"]
+    process = f", process {report['pid']}" if report["pid"] else ""
+    lines = [f"Nereid {report['version']}".rstrip() + f"{process}: {report['state']}"]
     lines += [f"  {title:<10} {text}" for title, text in _listed(report["addresses"])]
     lines.append("")
     if report["no_models"]:
@@ -137,8 +167,9 @@ def screen(report: Mapping[str, Any]) -> str:
         lines.append(columns([_HEAD, *map(_model_row, report["models"])]))
     if report["no_figures"]:
         lines.append(f"no figures of requests: {report['no_figures']}")
-    rows = [(str(p["pid"]), str(p["memory"]), p["title"]) for p in report["processes"]]
-    return "\n".join([*lines, "", columns([("pid", "MiB", "process"), *rows])])
+    if rows := [(str(p["pid"]), str(p["memory"]), p["title"]) for p in report["processes"]]:
+        lines += ["", columns([("pid", "MiB", "process"), *rows])]
+    return "\n".join(lines)
 
 
 def _model_row(model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -157,11 +188,15 @@ def _listed(addresses: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _addresses(server: ServerRecord) -> Iterator[tuple[str, str]]:
-    named = {"HTTP": server.http, "gRPC": server.grpc, "Metrics": server.metrics}
+    named = {
+        "HTTP": server.http,
+        "gRPC": server.grpc,
+        "Metrics": server.metrics,
+        "Models": ", ".join(server.repositories),
+        "Data plane": server.data_plane,
+        "Ray": f"{server.ray} ('nereid env' prints how to reach it)" if server.ray else "",
+    }
     yield from ((title, text) for title, text in named.items() if text)
-    yield "Models", ", ".join(server.repositories)
-    yield "Data plane", server.data_plane
-    yield "Ray", f"{server.ray} ('nereid env' prints how to reach it)"
     if server.dashboard:
         yield _DASHBOARD, f"{server.dashboard} is its dashboard"
     if server.log:

@@ -13,7 +13,7 @@ from app.core.drift.status import DriftStatus
 from nereid.commands.drift import reference
 from nereid.commands.drift.page import page
 from nereid.commands.drift.text import screen
-from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
+from nereid.commands.servers import Unanswered, add_server, chosen_api
 from nereid_client.tools.arguments import command_parser, positive
 
 _ABOUT: Final = "Show how far a model's requests are from its reference."
@@ -42,15 +42,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", type=positive, metavar="N", help="by default the newest that is watched")
     parser.add_argument("--html", metavar="FILE", help="write a page for a browser")
     parser.add_argument("--json", action="store_true", help="print it as the server answers")
-    parser.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")
-    text = "certificate, in PEM, of the authority that has signed the server's; by default the system's"
-    parser.add_argument("--ca-file", metavar="FILE", dest="ca", default="", help=text)
-    add_pid(parser)
-    add_token(parser)
+    add_server(parser)
 
 
 def _show(options: argparse.Namespace) -> int:
-    api = _api(options)
+    api = chosen_api(options)
     if api is None:
         return 1
     version = f"/versions/{options.version}" if options.version is not None else ""
@@ -67,11 +63,3 @@ def _show(options: argparse.Namespace) -> int:
         return 1
     print(answer.decode() if options.json else "\n".join(screen(status)))
     return _ALARM if status.since else 0
-
-
-def _api(options: argparse.Namespace) -> Api | None:
-    """Return the server to ask; print why there is none."""
-    if options.server:
-        return Api(options.server.rstrip("/"), given_token(options), own=False, ca=options.ca)
-    record = find_server(options.pid)
-    return None if record is None else api_of(record, options)

@@ -16,8 +16,8 @@ from app.core.rollout.history import RolloutHistory
 from app.core.rollout.status import RolloutChange, RolloutState, RolloutStatus
 from nereid.commands.columns import printable
 from nereid.commands.rollout.page import page
-from nereid.commands.rollout.text import comparison, history_lines, line, screen
-from nereid.commands.servers import Api, Unanswered, add_pid, add_token, api_of, find_server, given_token
+from nereid.commands.rollout.text import comparison, forgotten, history_lines, line, screen
+from nereid.commands.servers import Api, Unanswered, add_server, chosen_api
 from nereid_client.tools.arguments import command_parser, percent, positive
 
 _ABOUT: Final = "Show, change and compare: how a new version of a model takes over its requests."
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run a command whose arguments were read; return its exit status."""
-    api = _api(options)
+    api = chosen_api(options)
     if api is None:
         return 1
     try:
@@ -92,6 +92,8 @@ def _run(api: Api, options: argparse.Namespace) -> int:
     if options.command == "report":
         return _report(_status(api, options.model), options.html)
     status = _status(api, options.model) if options.command == "status" else _changed(api, options)
+    if options.command == "forget":
+        _print([*forgotten(status, options.version), ""])
     if options.watch:
         status = _watched(api, status)
     else:
@@ -113,11 +115,7 @@ def add_arguments(name: str, command: argparse.ArgumentParser) -> None:
     _add_options(name, command)
     if name in ("promote", "pause", "abort", "rollback", "forget"):
         command.add_argument("--why", metavar="TEXT", help="a reason, for the history")
-    command.add_argument("--server", metavar="URL", help="of the HTTP API; by default this user's server")
-    text = "certificate, in PEM, of the authority that has signed the server's; by default the system's"
-    command.add_argument("--ca-file", metavar="FILE", dest="ca", default="", help=text)
-    add_pid(command)
-    add_token(command)
+    add_server(command)
 
 
 def _add_options(name: str, command: argparse.ArgumentParser) -> None:
@@ -153,14 +151,6 @@ def _fields(path: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise argparse.ArgumentTypeError(f"{path} has no fields")
     return found
-
-
-def _api(options: argparse.Namespace) -> Api | None:
-    """Return the server to ask; print why there is none."""
-    if options.server:
-        return Api(options.server.rstrip("/"), given_token(options), own=False, ca=options.ca)
-    record = find_server(options.pid)
-    return None if record is None else api_of(record, options)
 
 
 def _status(api: Api, model: str) -> RolloutStatus:

@@ -129,6 +129,20 @@ def rejections(model: str, rejected: Sequence[RejectedVersion]) -> list[str]:
     return ["", *(rejection_text(model, each) for each in rejected)] if rejected else []
 
 
+def forgotten(status: RolloutStatus, version: int | None) -> list[str]:
+    """Return the lines that say what `forget` has done; the screen of the last rollout follows them.
+
+    Args:
+        status: after it.
+        version: that was forgotten; None for all.
+    """
+    which = "no version is" if version is None else f"version {version} is not"
+    return [
+        f"{status.model}: {which} rejected any more. The next load takes it as new, at once with",
+        f"--model-control-mode=poll; 'nereid rollout start {status.model}' does so now. The last rollout:",
+    ]
+
+
 def title(status: RolloutStatus) -> str:
     """Return the name of a rollout."""
     return f"{status.model}, version {status.stable} -> {status.candidate}"

@@ -183,8 +183,13 @@ def test_a_rollback_sends_version_and_reason(server: Server, capsys: pytest.Capt
     assert run(server, "rollback", "m", "--to", "1", "--why", "ticket 7") == 0
     assert rollback.main(["m", "--to=1", "--why=ticket 7", "--server", server.url]) == 0
     assert [asked[2] for asked in server.asked] == [body, body]
+    capsys.readouterr()
     assert run(server, "forget", "m", "--version=3") == 0
     assert server.asked[-1][2] == {"action": "forget", "version": 3, "user": "ann"}
+    shown = capsys.readouterr().out
+    assert shown.startswith("identity: version 3 is not rejected any more. The next load takes it as new")
+    assert run(server, "forget", "m") == 0
+    assert capsys.readouterr().out.startswith("identity: no version is rejected any more.")
 
 
 def test_a_history_says_who_when_and_why(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from nereid.commands import env, status, traffic
+from nereid.commands.table import COMMANDS
 from nereid.console import server_record
 from nereid.console.server_record import ServerRecord, birth_of, running_servers, write_record
 from tests.server import ROOT
@@ -60,8 +61,13 @@ def address() -> Iterator[str]:
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path in ("/v2/health/ready", "/metrics") else 404)
+            known = "/v2/health/ready", "/metrics", "/v2/nereid/server"
+            self.send_response(200 if self.path in known else 404)
             self.end_headers()
+            if self.path == "/v2/nereid/server":
+                flags = {"--metrics-port": str(server.server_port), "--model-repository": "/far"}
+                listed = [{"flag": flag, "value": value} for flag, value in flags.items()]
+                self.wfile.write(json.dumps({"version": "1.3", "settings": listed}).encode())
             if self.path == "/metrics":
                 self.wfile.write(metrics(next(looks)).encode())
 
@@ -159,6 +165,31 @@ def test_status_shows_state_models_and_processes(address: str, capsys: pytest.Ca
     assert lines[models + 1].split() == ["simple", "1", "READY", "220", "(20", "failed)", "7", "60"]
     assert lines[models + 2].split() == ["bad", "-", "not", "loaded", "first"]
     assert any(line.startswith(f"{os.getpid()} ") for line in lines[models:])
+
+
+def test_status_of_a_server_elsewhere(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status.main(["--server", f"{address}/"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Nereid 1.3: ready" and f"  Metrics    {address}/metrics" in lines
+    assert "  Models     /far" in lines and not [line for line in lines if line.split()[:1] == ["pid"]]
+    assert [line.split()[:4] for line in lines if line.startswith("simple")] == [
+        ["simple", "1", "READY", "220"]
+    ]
+
+
+def test_server_elsewhere_that_does_not_answer_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status.main(["--server", "http://localhost:1"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("Nereid: not ready (Connection refused)") and "no list of models: Conn" in shown
+
+
+@pytest.mark.parametrize("command", ["status", "drift", "rollout status", "rollback"])
+def test_commands_about_a_server_choose_it_alike(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *words = command.split()
+    with pytest.raises(SystemExit):
+        COMMANDS[name].run([*words, "--help"], lambda argv: None)
+    shown = capsys.readouterr().out
+    assert all(f"  {flag} " in shown for flag in ("--server", "--ca-file", "--pid", "--token-file"))
 
 
 def test_status_as_json(address: str, capsys: pytest.CaptureFixture[str]) -> None:
