@@ -41,11 +41,12 @@ export async function show(view, { signal, title }) {
 
   async function look() {
     const found = await get("/v2/nereid/server", { signal });
+    const url = live.server.url ?? ""; // of the first live figures, which may come later
     replace(about, h("div", { class: "card" }, facts([
       ["Name", found.name], ["Nereid", found.version], ["Data plane", found.data_plane],
-      ["Address", h("a", { href: live.server.url ?? "#/server", rel: "noreferrer" }, live.server.url ?? "")],
+      ["Address", elsewhere(url, url, "not known yet")],
       ["Versions served", count(live.server.versions)], ["Requests", rate(live.server.rate)],
-      ["API", h("a", { href: `${live.server.url ?? ""}/docs`, rel: "noreferrer" }, "every path, to try")],
+      ["API", elsewhere(url && `${url}/docs`, "every path, to try", "not known yet")],
       ["Ray", elsewhere(found.dashboard, "its dashboard", "no dashboard")],
       ["Grafana", elsewhere(found.grafana, "dashboards", "not told by --console-grafana")],
     ])));

@@ -108,6 +108,22 @@ def test_server_page_has_settings_machine_and_charts(console: RunningConsole, br
         assert page.get_by_role("img", name="Duration. p50: no data").is_visible()
 
 
+def test_server_page_has_no_link_before_its_address_is_known(console: RunningConsole, browser: Any) -> None:
+    held: list[Any] = []
+    context = browser.new_context()
+    page = context.new_page()
+    page.route("**/console/live?*", lambda route: held.append(route))
+    page.goto(f"{console.url}#/server")
+    page.get_by_text("not known yet").first.wait_for()
+    links = page.locator("main a")
+    assert [each.inner_text() for each in links.all() if not each.inner_text().strip()] == []
+    assert page.get_by_role("link", name="every path, to try").count() == 0
+    held[0].continue_()
+    page.get_by_role("link", name="every path, to try").wait_for()
+    page.unroute_all(behavior="ignoreErrors")
+    context.close()
+
+
 def test_page_recovers_by_itself_when_the_server_is_back(
     tmp_path: Path, consoles: Consoles, browser: Any
 ) -> None:
