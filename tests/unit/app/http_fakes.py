@@ -1,18 +1,14 @@
 """An in-process service behind an HTTP front under test: identity models, answers set by the test."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from app.access.tokens import ANONYMOUS
-from app.core.cost.report import Report
-from app.core.drift.status import DriftStatus
 from app.core.errors import InferError, not_found, unsupported
-from app.core.feedback.figures import FeedbackFigures, Scores
-from app.core.feedback.records import Feedback
 from app.core.inference import Sink
 from app.core.observability.durations import BOUNDS_S
 from app.core.observability.statistics import ReplicaReport
@@ -22,10 +18,9 @@ from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
 from app.ingress.service.overview import Overview, VersionRow
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
-from app.tape.browsing import TapeBrowser
-from tests.unit.app.drift_fakes import drift_status
 from tests.unit.app.rollout_fakes import rollout, rollout_history
 from tests.unit.app.routing_fakes import FakeCall
+from tests.unit.app.service_fakes import Insight
 from tests.waiting import until
 
 IDENTITY = text_format.Parse(
@@ -38,10 +33,8 @@ IDENTITY = text_format.Parse(
 )
 
 
-class FakeService:
+class FakeService(Insight):
     """Answers `INPUT<n>` as `OUTPUT<n>` on the next turn of the loop; `held` keeps the sinks instead."""
-
-    given: tuple[str, str, tuple[Feedback, ...]]
 
     def __init__(self) -> None:
         self.config = mc.ModelConfig()
@@ -158,24 +151,6 @@ class FakeService:
     async def registered_models(self) -> dict[str, str]:
         return self.registered
 
-    async def cost(
-        self, since: float, by: Sequence[str], permits: Callable[[str], bool] | None = None
-    ) -> Report:
-        raise unsupported("this server counts no costs")
-
-    def tape(self) -> TapeBrowser:
-        raise unsupported("this server records no requests")
-
-    async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
-        if name != "simple":
-            raise unsupported("no tape")
-        self.given = name, version, tuple(records)
-
-    async def feedback_figures(self, name: str) -> FeedbackFigures:
-        return FeedbackFigures(
-            {"1": Scores(100, 100.0, 90.0, 90.0, 100.0), "2": Scores(2, 2.0, 0.9, 0.5, 2.0)}, again=3
-        )
-
     async def rollout(self, name: str) -> RolloutStatus:
         if self.failure is not None:
             raise self.failure
@@ -185,9 +160,6 @@ class FakeService:
         found = await self.rollout(name)
         self.changes.append((change, who))
         return found
-
-    async def drift(self, name: str, version: str = "") -> DriftStatus:
-        return drift_status(name, version)
 
     async def rollout_history(self, name: str) -> RolloutHistory:
         await self.rollout(name)

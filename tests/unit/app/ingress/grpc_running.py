@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,11 +15,7 @@ from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
-from app.core.cost.report import Report
-from app.core.drift.status import DriftStatus
 from app.core.errors import ErrorCode, InferError, invalid_arg, not_found, unavailable, unsupported
-from app.core.feedback.figures import FeedbackFigures, Scores
-from app.core.feedback.records import Feedback
 from app.core.inference import Sink
 from app.core.tensors import InferRequest, InferResponse, Tensor, failed
 from app.ingress.client_memory.registry import SharedMemory
@@ -28,8 +24,7 @@ from app.ingress.net.slow_clients import SendBufferLimit
 from app.ingress.service.overview import Overview
 from app.routing.table import IDLE, ModelState, NotLoaded, VersionEntry
 from app.settings.fronts import GrpcSettings
-from app.tape.browsing import TapeBrowser
-from tests.unit.app.drift_fakes import drift_status
+from tests.unit.app.service_fakes import Insight
 
 WAIT_S = 30.0
 UNTIL_IT_ARRIVES = (0.3, 2.0, 20.0)
@@ -53,10 +48,8 @@ class FakeCall:
         self.sink(InferResponse(self.request.model_name, "1", outputs, self.request.id, final=final))
 
 
-class FakeService:
+class FakeService(Insight):
     """`echo` answers at once with its input, `held` and `stream` (decoupled) when the test does."""
-
-    given: tuple[str, str, tuple[Feedback, ...]]
 
     def __init__(self) -> None:
         self.calls: queue.Queue[FakeCall] = queue.Queue()
@@ -134,32 +127,11 @@ class FakeService:
     async def registered_models(self) -> dict[str, str]:
         raise NotImplementedError
 
-    async def cost(
-        self, since: float, by: Sequence[str], permits: Callable[[str], bool] | None = None
-    ) -> Report:
-        raise unsupported("this server counts no costs")
-
-    def tape(self) -> TapeBrowser:
-        raise unsupported("this server records no requests")
-
-    async def feedback(self, name: str, version: str, records: Sequence[Feedback]) -> None:
-        if name != "simple":
-            raise unsupported("no tape")
-        self.given = name, version, tuple(records)
-
-    async def feedback_figures(self, name: str) -> FeedbackFigures:
-        return FeedbackFigures(
-            {"1": Scores(100, 100.0, 90.0, 90.0, 100.0), "2": Scores(2, 2.0, 0.9, 0.5, 2.0)}, again=3
-        )
-
     async def rollout(self, name: str) -> Any:
         raise not_found(f"model '{name}' has had no rollout")
 
     async def change_rollout(self, name: str, change: Any, who: str = "") -> Any:
         return await self.rollout(name)
-
-    async def drift(self, name: str, version: str = "") -> DriftStatus:
-        return drift_status(name, version)
 
     async def rollout_history(self, name: str) -> Any:
         return await self.rollout(name)

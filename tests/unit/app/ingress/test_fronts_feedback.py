@@ -1,17 +1,13 @@
 """Feedback over HTTP and gRPC: the same answers and errors, for clients with the scope."""
 
 import json
-import re
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nereid_client
 from app.core.feedback.records import Feedback
-from nereid_client.feedback import messages
-from tests.server import ROOT
 from tests.unit.app.ingress.access.guarded import guarded, of
 from tests.unit.app.ingress.running_fronts import Fronts, Running
 
@@ -143,16 +139,3 @@ def test_feedback_needs_its_scope(fronts: Fronts, protocol: str) -> None:
                     assert refused.value.code == code
                 else:
                     assert server.model("simple").feedback(RECORDS) == 4
-
-
-def test_the_published_proto_file_is_what_is_served() -> None:
-    text = re.sub("//.*", "", Path(ROOT, "docs/use/feedback.proto").read_text())
-    written = {
-        name: [(field, int(number)) for field, number in re.findall(r"(\w+) = (\d+);", body)]
-        for name, body in re.findall(r"message (\w+) {(.*?)}", text, re.DOTALL)
-    }
-    served = {one.name: [(f.name, f.number) for f in one.field] for one in messages.FILE.message_type}
-    assert written == served
-    assert re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\)", text) == [
-        (rpc.name, rpc.input_type[8:], rpc.output_type[8:]) for rpc in messages.FILE.service[0].method
-    ]

@@ -1,9 +1,7 @@
 """Rollouts over HTTP and gRPC: the same answers and errors, for clients that may manage models."""
 
 import json
-import re
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,7 +13,6 @@ from app.core.errors import not_found
 from app.core.rollout.status import RolloutChange
 from app.protocol.grpc import rollout as messages
 from tests.rollout_calls import ASK
-from tests.server import ROOT
 from tests.unit.app.ingress.access.guarded import guarded, lines, of
 from tests.unit.app.ingress.running_fronts import Fronts, Running
 
@@ -168,16 +165,3 @@ def test_reflection_describes_the_service(fronts: Fronts) -> None:
         )
     assert "nereid.RolloutService" in [one.name for one in services.list_services_response.service]
     assert messages.FILE.SerializeToString() in file.file_descriptor_response.file_descriptor_proto
-
-
-def test_the_published_proto_file_is_what_is_served() -> None:
-    text = re.sub("//.*", "", Path(ROOT, "docs/operate/rollout.proto").read_text())
-    written = {
-        name: [(field, int(number)) for field, number in re.findall(r"(\w+) = (\d+);", body)]
-        for name, body in re.findall(r"message (\w+) {(.*?)}", text, re.DOTALL)
-    }
-    served = {one.name: [(f.name, f.number) for f in one.field] for one in messages.FILE.message_type}
-    assert written == served
-    assert re.findall(r"rpc (\w+)\((\w+)\) returns \((\w+)\)", text) == [
-        (rpc.name, rpc.input_type[8:], rpc.output_type[8:]) for rpc in messages.FILE.service[0].method
-    ]
