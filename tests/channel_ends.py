@@ -10,7 +10,8 @@ from app.core.tensors import InferRequest, InferResponse
 from app.transport.channel.client import Channel
 from app.transport.channel.handshake import Peer
 from app.transport.channel.peer_process import PeerProcess
-from app.transport.channel.server import ChannelServer, _ServerConnection
+from app.transport.channel.server import ChannelServer
+from app.transport.channel.server_connection import ServerConnection
 from app.transport.settings import TransportSettings
 
 CALLS = 4
@@ -105,7 +106,7 @@ def _outcome(connection: Any, wire: Wire) -> tuple[Any, ...]:
 
 async def _serve(plane: str, data: bytes, piece: int) -> Any:
     handler, wire, settings = Handler(), Wire(), TransportSettings(data_plane=plane, **cast(Any, _LIMITS))
-    connection = _ServerConnection(ChannelServer(handler, bytes(16), settings), settings, None, _NOBODY)
+    connection = ServerConnection(ChannelServer(handler, bytes(16), settings), settings, None, _NOBODY)
     connection.connection_made(wire)
     _feed(connection, data, piece)
     for reply in handler.held:

@@ -207,7 +207,7 @@ class ClientEnd:
 class ServerEnd:
     """The replica's end of a channel: hands requests to a handler, with functions that send their responses.
 
-    It does what `app/transport/channel/server.py` does, for most small messages; others are left there.
+    It does for most small messages what `ServerConnection` does, to which others are left.
     """
 
     frames: list[Any]

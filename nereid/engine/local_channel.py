@@ -15,7 +15,7 @@ from app.routing.pool import ReplicaPool
 from app.transport.channel.cancellation import AWAITED_S, cancelled_sink
 from app.transport.channel.client import Channel
 from app.transport.channel.deadlines import Deadlines
-from app.transport.channel.server import Handler
+from app.transport.channel.server_connection import Handler
 from app.transport.settings import TransportSettings
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from app.core.failures import EXPIRED
 from app.core.tensors import InferRequest, InferResponse, RequestedOutput, Tensor
 from app.transport.channel.handshake import Peer
-from app.transport.channel.server import ChannelServer, _ServerConnection
+from app.transport.channel.server import ChannelServer
+from app.transport.channel.server_connection import ServerConnection
 from app.transport.settings import TransportSettings
 from app.transport.wire.frames import HEADER_SIZE, Kind, encode_frame
 from app.transport.wire.messages import FrameEncoder
@@ -213,7 +214,7 @@ def test_connections_leave_nothing_behind() -> None:
 async def test_a_dropped_connection_is_collected_with_its_end() -> None:
     handler, config = channel_ends.Handler(), TransportSettings(data_plane="native")
     server = ChannelServer(handler, bytes(16), config)
-    connection = _ServerConnection(server, config, None, Peer(-1, 0))
+    connection = ServerConnection(server, config, None, Peer(-1, 0))
     connection.connection_made(channel_ends.Wire())
     channel_ends._feed(connection, infer(1, InferRequest("m", "", (), id="hold")), 1 << 16)
     server.connections.clear()

@@ -67,7 +67,7 @@ async def test_most_need_no_python_where_messages_are_compiled(
     for target in (
         "app.transport.wire.messages.FrameEncoder.request",
         "app.transport.wire.messages.FrameEncoder.response",
-        "app.transport.channel.server.decode_request",
+        "app.transport.channel.server_connection.decode_request",
         "app.transport.channel.client.decode_response",
     ):
         monkeypatch.setattr(target, counting(left, target, pkgutil.resolve_name(target)))
