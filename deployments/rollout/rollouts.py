@@ -22,7 +22,7 @@ from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import Split
 from app.core.rollout.status import RolloutState, Verdict
 from app.routing.table import ModelState, VersionEntry
-from deployments.rollout.judging.savings import told
+from deployments.rollout.judging.savings import known_savings
 from deployments.rollout.states import machine, restarts, taping
 from deployments.rollout.states.machine import NEREID, Record
 from deployments.rollout.states.selection import Choice, Offer, alone, answering, choose, differing, meant
@@ -79,7 +79,7 @@ class Rollouts:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """How tables split requests: of the rollouts that are on and stored."""
+        """The splits of the next table: of the rollouts that are on and stored."""
         return tuple(self._splits.values())
 
     def record(self, name: str) -> Record | None:
@@ -188,11 +188,10 @@ class Rollouts:
         name, candidate = offer.name, versions[1]
         fingerprint = await asyncio.to_thread(offer.fingerprint, candidate)
         content = await asyncio.to_thread(self.remembering(offer).content, candidate)
-        identity = (secrets.token_hex(4), fingerprint, secrets.token_hex(8))
+        identity = machine.Identity(secrets.token_hex(4), fingerprint, secrets.token_hex(8), content)
         last = self._records.get(name)
         record = machine.begun(
             name,
-            name_of(name),
             versions,
             policy,
             now=self._clock(),
@@ -201,7 +200,6 @@ class Rollouts:
             why=why,
             first=first,
             barred=last.barred if last is not None else (),
-            content=content,
         )
         async with self._locks[name]:
             await self._keep(record)
@@ -346,7 +344,7 @@ class Rollouts:
 
     def savings(self) -> tuple[VersionSaving, ...]:
         """Return what is known of what candidates save."""
-        return told(self.in_service())
+        return known_savings(self.in_service())
 
     def end_intervals(self, name: str) -> Record:
         """Compare the versions within the intervals that are over; return the record with the evidence."""

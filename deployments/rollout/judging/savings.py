@@ -35,7 +35,7 @@ class Promoted(Protocol):
 
     @property
     def status(self) -> RolloutStatus:
-        """What the API reports."""
+        """The status that the API reports."""
 
 
 class Promotions(Protocol):
@@ -125,7 +125,7 @@ def promoted_at(status: RolloutStatus) -> float | None:
     return found if status.state in _SERVING else None
 
 
-def told(rollouts: Iterable[Promoted]) -> tuple[VersionSaving, ...]:
+def known_savings(rollouts: Iterable[Promoted]) -> tuple[VersionSaving, ...]:
     """Return what is known of what the candidates of rollouts save."""
     found = ((each.name, each.status, each.status.saving) for each in rollouts)
     return tuple(

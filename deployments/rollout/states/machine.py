@@ -5,10 +5,11 @@ failed or aborted.
 """
 
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from app.core.identifiers import name_of
 from app.core.installed.installation import PROGRAM
 from app.core.rollout.history import RejectedVersion
 from app.core.rollout.outcomes import Outcomes
@@ -92,45 +93,65 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, rename={"barred": 
 
     @property
     def text(self) -> str:
-        """What a log line calls it."""
+        """Its name in log lines."""
         return f"rollout of '{self.name}' from version {self.status.stable} to {self.status.candidate}"
+
+
+class Identity(NamedTuple):
+    """What distinguishes a rollout, and its candidate, from others.
+
+    Attributes:
+        rollout: its name.
+        fingerprint, salt, content: see `Record`.
+    """
+
+    rollout: str
+    fingerprint: str
+    salt: str
+    content: str = ""
 
 
 def begun(
     name: str,
-    model: str,
     versions: tuple[int, int],
     spec: RolloutSpec,
     *,
     now: float,
-    identity: tuple[str, str, str],
+    identity: Identity,
     who: str = NEREID,
     why: str = "",
     first: float | None = None,
     barred: tuple[RejectedVersion, ...] = (),
-    content: str = "",
 ) -> Record:
     """Return a rollout whose candidate is to be loaded.
 
     Args:
         name: the model's identifier.
-        model: its name for clients.
         versions: stable and candidate.
         spec: the policy.
         now: Unix seconds.
-        identity: the rollout's name, the candidate's fingerprint, the salt.
+        identity: of the rollout and its candidate.
         who: who started it.
         why: what for.
         first: percent of the first step instead of the policy's.
         barred: candidates of the rollouts before, see `Record`.
-        content: of the candidate, see `Record`.
     """
-    rollout, fingerprint, salt = identity
     loading = RolloutState.LOADING
     history = (RolloutEvent(now, loading, 0.0, who, why),)
-    status = RolloutStatus(model, rollout, *versions, loading, why, 0, 0.0, now, now, spec, history=history)
+    status = RolloutStatus(
+        name_of(name), identity.rollout, *versions, loading, why, 0, 0.0, now, now, spec, history=history
+    )
     others = tuple(each for each in barred if each.version != versions[1])
-    return Record(name, status, fingerprint, salt, now, first=first, barred=others, content=content)
+    return Record(
+        name,
+        status,
+        identity.fingerprint,
+        identity.salt,
+        now,
+        first=first,
+        barred=others,
+        content=identity.content,
+    )
 
 
 def loaded(record: Record, now: float, missing: str = "", differs: str = "") -> Record:

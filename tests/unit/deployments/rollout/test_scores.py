@@ -20,7 +20,7 @@ RULE = ScoreRule()
 
 def record(rule: ScoreRule | None = RULE, percent: float = 50.0, name: str = "m") -> Record:
     spec = RolloutSpec(steps=(10.0, 50.0), judge=JudgeRules(score=rule))
-    made = machine.begun(name, name, (1, 2), spec, now=STARTED, identity=("r1", "", ""))
+    made = machine.begun(name, (1, 2), spec, now=STARTED, identity=machine.Identity("r1", "", ""))
     return machine.weighted(made, percent, STARTED, "nereid", "")
 
 

@@ -13,7 +13,7 @@ from app.core.rollout.saving import Saving
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutEvent, RolloutState, RolloutStatus
 from app.core.system.tasks import Tasks
-from deployments.rollout.judging.savings import FOLLOW_S, Savings, promoted_at, told
+from deployments.rollout.judging.savings import FOLLOW_S, Savings, known_savings, promoted_at
 
 NAME = "wine"
 PROMOTED = 600_000.0
@@ -168,4 +168,6 @@ def test_metrics_have_what_is_known(minutes: Minutes) -> None:
     share = saving.share
     known, early = Record(msgspec.structs.replace(DONE, saving=saving)), Record(DONE)
     waiting = Record(msgspec.structs.replace(DONE, saving=Saving(waiting="3 of 30 minutes")))
-    assert told([known, early, waiting]) == (VersionSaving(NAME, 2, share.low, share.value, share.high),)
+    assert known_savings([known, early, waiting]) == (
+        VersionSaving(NAME, 2, share.low, share.value, share.high),
+    )

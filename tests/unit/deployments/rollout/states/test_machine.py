@@ -22,7 +22,7 @@ QUICK = {"steps": [10, 50], "step": {"min_seconds": 60, "min_requests": 100, "ma
 def rollout(first: float | None = None, **policy: Any) -> Record:
     """A rollout whose candidate has loaded at second 0."""
     spec = merged(RolloutSpec(), {**QUICK, **policy})
-    begun = machine.begun("m", "m", (1, 2), spec, now=0, identity=("r", "f", "s"), first=first)
+    begun = machine.begun("m", (1, 2), spec, now=0, identity=machine.Identity("r", "f", "s"), first=first)
     return machine.loaded(begun, 0)
 
 
@@ -174,7 +174,7 @@ def test_the_weight_of_a_paused_rollout_may_be_set() -> None:
 def test_the_weight_of_a_candidate_that_loads_is_that_of_its_first_step(
     action: Any, weight: float | None
 ) -> None:
-    loading = machine.begun("m", "m", (1, 2), RolloutSpec(), now=0, identity=("r", "f", "s"))
+    loading = machine.begun("m", (1, 2), RolloutSpec(), now=0, identity=machine.Identity("r", "f", "s"))
     planned = changed(loading, RolloutChange(action, weight=weight), "ann", 5)
     assert at(planned) == (RolloutState.LOADING, 0) and planned.status.since == 0
     assert machine.loaded(planned, 9).status.percent == (weight or 100)

@@ -38,7 +38,7 @@ STRICT = {"output": {"min_agreement": 0.995}}
 def taping_at(now: float = 0.0, first: float | None = None, **policy: Any) -> Record:
     """A rollout whose candidate has loaded, by default with a tape."""
     spec = merged(RolloutSpec(), {"steps": [10], "tape": {}, **policy})
-    begun = machine.begun("m", "m", (1, 2), spec, now=now, identity=("r", "f", "s"), first=first)
+    begun = machine.begun("m", (1, 2), spec, now=now, identity=machine.Identity("r", "f", "s"), first=first)
     return taping.loaded(begun, now)
 
 

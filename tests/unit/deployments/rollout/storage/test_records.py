@@ -17,7 +17,9 @@ from tests.unit.deployments.manager.manager_bench import FakeStore
 
 
 def record(name: str = "m", why: str = "") -> Record:
-    made = machine.begun(name, name, (1, 2), RolloutSpec(), now=5.0, identity=("r", "f", "s"), why=why)
+    made = machine.begun(
+        name, (1, 2), RolloutSpec(), now=5.0, identity=machine.Identity("r", "f", "s"), why=why
+    )
     return machine.loaded(made, 6.0)
 
 
