@@ -104,16 +104,16 @@ class CandidateCall(InFlight):
         if self._repeated is not None:
             self._repeated.cancel(advice)
 
-    def be_late(self) -> None:
-        """As `Flight.be_late`."""
+    def note_late(self) -> None:
+        """As `Flight.note_late`."""
         if not self._silent:
             self._silent = True
             self._versions.count_late(is_candidate=True)
         if self._may_hedge:
             self._repeat(hedge=True)
 
-    def hang(self, seconds: float) -> None:
-        """As `Flight.hang`."""
+    def note_hang(self, seconds: float) -> None:
+        """As `Flight.note_hang`."""
         failure = hanging(self._candidate, seconds)
         if self.hurried:
             failure = unavailable(self._versions.flights.withdrawn).failure

@@ -106,15 +106,15 @@ class CountedCall(InFlight):
         self._failure = None if advice else expired(self.request)
         super().cancel(advice)
 
-    def be_late(self) -> None:
-        """As `Flight.be_late`."""
+    def note_late(self) -> None:
+        """As `Flight.note_late`."""
         if not self._silent:
             self._silent = True
             self._find_version()
             self._versions.count_late(self._is_candidate)
 
-    def hang(self, seconds: float) -> None:
-        """As `Flight.hang`."""
+    def note_hang(self, seconds: float) -> None:
+        """As `Flight.note_hang`."""
         self._find_version()
         failure = hanging(self._versions.entry(self._is_candidate), seconds)
         self._count(failure)

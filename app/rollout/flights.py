@@ -91,10 +91,10 @@ class Flight(Protocol):
     heard: float
     hurried: bool
 
-    def be_late(self) -> None:
+    def note_late(self) -> None:
         """Note that it is late."""
 
-    def hang(self, seconds: float) -> None:
+    def note_hang(self, seconds: float) -> None:
         """Note that its version has been silent for so many seconds; it is not watched any more."""
 
     def withdraw(self) -> None:
@@ -171,11 +171,11 @@ class Flights:
         for flight in list(takewhile(lambda flight: now - flight.heard >= late_s, self._prompt)):
             del self._prompt[flight]
             self._late[flight] = None
-            flight.be_late()
+            flight.note_late()
         for flight in list(self._late):
             seconds = now - flight.heard
             if (seconds >= hang_s or flight.hurried) and self._late.pop(flight, self) is not self:
-                flight.hang(seconds)
+                flight.note_hang(seconds)
 
     def _arm(self) -> None:
         self._due = monotonic() + SWEEP_S
