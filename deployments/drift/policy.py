@@ -13,7 +13,7 @@ def read_drift(entry: ModelEntry) -> DriftSpec | None:
         InferError: INVALID_ARG or INTERNAL with the reason.
     """
     path = entry.directory / DRIFT_FILE
-    text = read_policy_file(entry, path)
+    text = read_policy_file(path)
     return None if text is None else parse_drift(text, str(path))
 
 

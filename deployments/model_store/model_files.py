@@ -44,7 +44,7 @@ def read_config(entry: ModelEntry, config_name: str = "", auto_complete: bool = 
     path = _config_path(entry, config_name)
     config = mc.ModelConfig()
     if path is not None:
-        config = parse_pbtxt(read_text(entry, path, MAX_CONFIG_BYTES), str(path))
+        config = parse_pbtxt(read_text(path, MAX_CONFIG_BYTES), str(path))
     elif not auto_complete:
         raise _unreadable(entry.directory / CONFIG_FILE, "No such file or directory")
     return complete_config(entry, config)
@@ -175,7 +175,7 @@ def read_labels(entry: ModelEntry, config: mc.ModelConfig) -> dict[str, tuple[st
         InferError: UNSUPPORTED when a file is outside the model's directory; INTERNAL when it cannot be read.
     """
     labelled = [output for output in config.output if output.label_filename]
-    return {output.name: _lines(entry, _label_path(entry, output)) for output in labelled}
+    return {output.name: _lines(_label_path(entry, output)) for output in labelled}
 
 
 def _label_path(entry: ModelEntry, output: mc.ModelOutput) -> Path:
@@ -189,13 +189,13 @@ def _label_path(entry: ModelEntry, output: mc.ModelOutput) -> Path:
     return path
 
 
-def _lines(entry: ModelEntry, path: Path) -> tuple[str, ...]:
+def _lines(path: Path) -> tuple[str, ...]:
     # Written by an editor of Windows: Triton would answer labels with a carriage return at the end.
-    text = read_text(entry, path, MAX_LABEL_BYTES).removeprefix("\ufeff").replace("\r\n", "\n")
+    text = read_text(path, MAX_LABEL_BYTES).removeprefix("\ufeff").replace("\r\n", "\n")
     return tuple(text.removesuffix("\n").split("\n")) if text else ()
 
 
-def read_text(entry: ModelEntry, path: Path, limit: int) -> str:
+def read_text(path: Path, limit: int) -> str:
     """Read a regular file, `limit` bytes at most."""
     try:
         # Non-blocking: a pipe in place of the file must not block the manager.

@@ -17,13 +17,13 @@ T = TypeVar("T")
 _PLACE: Final = re.compile(r"(?P<why>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
 
 
-def read_policy_file(entry: ModelEntry, path: Path) -> str | None:
+def read_policy_file(path: Path) -> str | None:
     """Read a file of a model; None if there is none.
 
     Raises:
         InferError: INTERNAL with the reason.
     """
-    return read_text(entry, path, MAX_CONFIG_BYTES) if path.exists() else None
+    return read_text(path, MAX_CONFIG_BYTES) if path.exists() else None
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -59,5 +59,5 @@ def read_tape_spec(entry: ModelEntry) -> TapeSpec | None:
         InferError: INVALID_ARG or INTERNAL with the reason.
     """
     path = entry.directory / TAPE_FILE
-    text = read_policy_file(entry, path)
+    text = read_policy_file(path)
     return None if text is None else parse_spec(parse_yaml(text, str(path)), str(path))

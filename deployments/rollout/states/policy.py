@@ -26,7 +26,7 @@ def read_policy(entry: ModelEntry) -> RolloutSpec | None:
         InferError: INVALID_ARG or INTERNAL with the reason.
     """
     path = entry.directory / ROLLOUT_FILE
-    text = read_policy_file(entry, path)
+    text = read_policy_file(path)
     return None if text is None else parse_policy(text, str(path))
 
 
