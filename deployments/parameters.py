@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class ScalingBounds(NamedTuple):
-    """How a version is scaled.
+    """The bounds within which a version is scaled.
 
     Attributes:
         most: replicas at the most.
@@ -56,7 +56,7 @@ class ScalingBounds(NamedTuple):
 
 
 class ReplicaParameters(NamedTuple):
-    """What a model says about its replicas.
+    """The parameters of a model's replicas.
 
     Attributes:
         replicas: their number, at the start if it is scaled.

@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Backends(msgspec.Struct, frozen=True):
-    """How models are executed.
+    """Settings of the execution of models.
 
     Attributes:
         directory: the directory of further backends; "" for none.
@@ -64,14 +64,14 @@ class Backends(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """What is kept of durations."""
+    """Settings of the durations that are kept."""
 
     summaries: bool = False
     histograms: bool = False
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Where replicas are, and what instances get of a node.
+    """The place of replicas, and what instances get of a node.
 
     Attributes:
         channel_address: the address to listen on, or "node".
@@ -87,7 +87,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True):
-    """What a replica needs of the server's settings, in sections.
+    """The server's settings that a replica needs, in sections.
 
     Attributes:
         transport: the limits of channels.
@@ -180,7 +180,7 @@ class GpuMemory(NamedTuple):
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True):
-    """What a replica has to do. All but the gauges grow from the load of the model on.
+    """The load of a replica. All but the gauges grow from the load of the model on.
 
     Attributes:
         at_ns: the time, on a clock of the replica's own.

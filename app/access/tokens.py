@@ -40,7 +40,7 @@ class Rate(NamedTuple):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the holder of a token may do.
+    """The rights of the holder of a token.
 
     Attributes:
         name: by which people, logs and metrics call it.

@@ -46,7 +46,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Place(NamedTuple):
-    """Where a console listens, whom it serves, and whether it speaks for a server that asks for no tokens.
+    """The address of a console, its clients, and whether the server behind it asks for no tokens.
 
     Attributes:
         address, port: to listen at.

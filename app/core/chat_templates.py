@@ -20,7 +20,7 @@ class ChatTemplate(msgspec.Struct, frozen=True):
 
 
 class TextFacts(msgspec.Struct, frozen=True):
-    """What ingresses know of a text model beside its configuration.
+    """Facts of a text model that ingresses know beside its configuration.
 
     Attributes:
         template: of chats, where it does not render them itself.

@@ -9,7 +9,7 @@ USE: Final = "use"
 
 
 class ReplicaUse(msgspec.Struct, frozen=True, array_like=True):
-    """What a replica uses, and when it was used last.
+    """The memory of a replica, and the time of its last use.
 
     Attributes:
         replica: identifies its process.

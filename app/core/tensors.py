@@ -132,7 +132,7 @@ class RequestedOutput(msgspec.Struct, frozen=True, gc=False):
 
 
 class RolloutHint(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a request, besides itself, that chooses between the two versions of a rollout.
+    """Facts of a request, beside itself, by which one of the two versions of a rollout is chosen.
 
     Attributes:
         version: `candidate` or `stable` if a header says so; "" otherwise.

@@ -174,7 +174,7 @@ class EnsembleExecution(EnsembleCall):
 
     @cached_property
     def _group(self) -> RolloutHint:
-        """What the calls of one request have in common, so that they get the same version of a model."""
+        """The key that the calls of one request share, so that they get the same version of a model."""
         request = self.request
         if request.chain and request.rollout is not None:
             return request.rollout

@@ -53,7 +53,7 @@ class Front(Protocol):
 
 
 class Parts(NamedTuple):
-    """What fronts are made of."""
+    """The parts that fronts are made of."""
 
     settings: ServerSettings
     service: InferenceService

@@ -9,7 +9,7 @@ _NAMESPACE: Final = b"nereid"
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Who serves in a cluster: its Ray job, and what people know it by."""
+    """The server of a cluster: its Ray job, and the name that people know it by."""
 
     job: str
     host: str

@@ -38,7 +38,7 @@ CallLater = Callable[[float, Callable[[], object]], Any]
 
 
 class Durations:
-    """How long the stable version's answers took lately, in most intervals.
+    """The times that the stable version's answers took lately, by interval.
 
     A stall makes a hundred answers slow at once. Were answers counted, rather than intervals, one stall
     would hide for minutes that the candidate hangs.

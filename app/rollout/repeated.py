@@ -25,7 +25,7 @@ Send = Callable[[VersionEntry, InferRequest, Sink], Call]
 
 
 class Expected(NamedTuple):
-    """What the stable version has answered, and whether as its own configuration says."""
+    """The stable version's answer, and whether it is as its own configuration says."""
 
     outputs: tuple[Tensor, ...]
     as_configured: bool
@@ -37,7 +37,7 @@ class Expected(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What came of a repeated request: its comparison, or a failure; and whether within a second."""
+    """The outcome of a repeated request: its comparison, or a failure; and whether within a second."""
 
     found: Compared | Failure
     prompt: bool

@@ -7,7 +7,7 @@ _MOST: Final = 100.0
 
 
 class RescueBudget:
-    """How many requests may be repeated: a fifth of all, and up to a hundred more at once."""
+    """The number of requests that may be repeated: a fifth of all, and up to a hundred more at once."""
 
     def __init__(self) -> None:
         self._left = _MOST

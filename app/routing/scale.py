@@ -4,7 +4,7 @@ import msgspec
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What the load of earlier days lets expect of a version.
+    """The load that earlier days let expect of a version.
 
     Attributes:
         text: the same for people; "" where nothing is known.
@@ -20,7 +20,7 @@ class Outlook(msgspec.Struct, frozen=True):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How many replicas a version is to have, and why.
+    """The number of replicas that a version is to have, and why.
 
     `most` is how many it may have. `reason` and `figures` are those of the last change or, for `memory`, of
     why there is none. `changes` counts the changes since the manager started, by reason. `asleep` says that

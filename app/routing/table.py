@@ -95,13 +95,13 @@ class VersionEntry(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     @cached_property
     def target(self) -> Target:
-        """What callers send the requests to: fronts, steps of ensembles, models that call models."""
+        """The target that callers use: fronts, steps of ensembles, models that call models."""
         composer: Composer = vars(self)["composer"]
         return composer.tapped(self)
 
     @cached_property
     def route(self) -> Target:
-        """What the target leads to: where kinds of routing send requests that they have from a caller."""
+        """The target behind the tap, which kinds of routing use for requests that they have from a caller."""
         composer: Composer = vars(self)["composer"]
         return composer.compose(self)
 
@@ -255,7 +255,7 @@ class RoutingTable(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _split_entries(self) -> dict[str, VersionEntry]:
-        """What no version of a model in a rollout resolves to, by identifier, where there is a stable one."""
+        """The entries of requests without a version, by identifier, of models in a rollout."""
         found = {}
         for name, split in self.split_by_name.items():
             versions, ready = self.by_name.get(name, {}), self.ready_versions(name)

@@ -32,7 +32,7 @@ Demand = Callable[[str], Awaitable[None]]
 
 
 class WaitingLimits(msgspec.Struct, frozen=True):
-    """How many requests may wait, how many bytes they have together, and how long one without a deadline."""
+    """Bounds of what waits: requests, their bytes together, and the time of one without a deadline."""
 
     requests: int = 1024
     nbytes: int = 256 << 20
@@ -84,7 +84,7 @@ class _Waiter:
 
 
 class WaitingCounts(msgspec.Struct):
-    """What waits, and what did in vain.
+    """Counts of requests that wait, and of those that did in vain.
 
     Attributes:
         requests: requests that wait now.

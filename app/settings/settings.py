@@ -54,7 +54,7 @@ def _log_config(flags: LogFlags) -> LogConfig:
 
 
 class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may do what."""
+    """Rights of clients."""
 
     tokens_file: A[
         str,

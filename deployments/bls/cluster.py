@@ -6,7 +6,7 @@ from deployments.spec import MANAGER
 
 
 class Cluster(Protocol):
-    """What a router of a model's calls needs of the cluster."""
+    """The cluster, as the router of a model's calls uses it."""
 
     def node_id(self) -> str:
         """Return the id of this process's node."""

@@ -6,7 +6,7 @@ from deployments.replica.replica import Place
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What the process is told first.
+    """The first message to the process.
 
     Attributes:
         spec: the serialised `ModelSpec`, whose files are on this node.

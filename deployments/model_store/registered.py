@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class RegisteredModels:
-    """Where registered models are, by their names. A store that does not answer is logged, and no failure.
+    """The directories of registered models, by name. A store that does not answer is logged, and no failure.
 
     Args:
         values: keeps them beyond this process.

@@ -28,7 +28,7 @@ _PLAIN: Final = re.compile(r"[\w.-]+")
 
 
 class VersionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What differs from the model's configuration; "" for nothing.
+    """The differences of a version from the model's configuration; "" for none.
 
     Attributes:
         backend: that answers the version.

@@ -19,7 +19,7 @@ _STOP_S: Final = 5.0
 
 
 class End(Protocol):
-    """What requests reach a replica by: the server of its channels, or a channel of this process."""
+    """The end at which requests reach a replica: the server of its channels, or a channel of this process."""
 
     def announce(self, ready: bool) -> None:
         """Tell callers whether the model reports itself ready."""

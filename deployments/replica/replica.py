@@ -33,7 +33,7 @@ _DRAIN_S: Final = 60.0
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a replica is reached.
+    """The place where a replica is reached.
 
     Attributes:
         node: the id of the node.

@@ -77,7 +77,7 @@ class Models(Protocol):
 
 
 class Repositories(Protocol):
-    """What is on disk."""
+    """The repositories on disk."""
 
     def scan(self) -> Mapping[str, Any]: ...
 

@@ -27,7 +27,7 @@ _GROWTH: Final = 1.5
 
 
 class Kept(NamedTuple):
-    """What must stay in memory, as the manager knows it.
+    """The models that must stay in memory, as the manager knows.
 
     Attributes:
         models: why each such model must, by identifier.

@@ -103,7 +103,7 @@ class Score(NamedTuple):
 
 
 class Expectation(NamedTuple):
-    """What a model is expected to need.
+    """The expected need of a model.
 
     Attributes:
         need: the largest of the slots ahead, in replicas' worth of places; None where nothing is known.

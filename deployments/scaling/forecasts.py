@@ -29,7 +29,7 @@ class Keeps(Protocol):
 
 
 class Forecasts:
-    """What is known of the load of every scaled model, by its identifier.
+    """The known load of every scaled model, by its identifier.
 
     Args:
         kept: outlives the manager; None keeps nothing.
@@ -61,7 +61,7 @@ class Forecasts:
 
 
 class VersionForecast:
-    """How the number of replicas of one version follows the forecast of its model.
+    """The forecast of a model, as the number of replicas of one version follows it.
 
     A model's history is that of the version that was scaled last: where two are at once, in a rollout, both
     add to it, and neither is told anything.

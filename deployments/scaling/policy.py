@@ -35,7 +35,7 @@ _REMEMBER_S: Final = 3600.0
 
 
 class Sample(NamedTuple):
-    """What the replicas of a version did since the last sample.
+    """The work of the replicas of a version since the last sample.
 
     Attributes:
         running: replicas that serve.

@@ -41,7 +41,7 @@ _MEMORY: Final = 30
 
 
 class Patience:
-    """How long clients wait that leave without an answer, learned from those that left.
+    """The time that clients wait before they leave without an answer, learned from those that left.
 
     It is known once most clients leave, for longer than a moment. Then queues are kept shorter, nobody has to
     leave, and it slowly grows: clients that leave again correct it. It is forgotten when none do.

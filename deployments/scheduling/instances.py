@@ -23,7 +23,7 @@ from deployments.execution.instance_thread import InstanceThread
 
 
 class Phase(Enum):
-    """What an instance does."""
+    """A state of an instance."""
 
     FREE = "free"
     EXECUTING = "executing a batch, or waiting for the rate limiter with it"

@@ -29,7 +29,7 @@ _ANSWER_S: Final = 5.0
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What is kept of a replica while it runs.
+    """The record of a replica that runs.
 
     Attributes:
         crashes: unexpected ends in a row before it.

@@ -30,7 +30,7 @@ class ModelFormat(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BackendFacts:
-    """What the server knows of a backend without importing it; nothing of one that has no description.
+    """Facts of a backend that are known without importing it; none of one without a description.
 
     Attributes:
         name: as configurations have it.

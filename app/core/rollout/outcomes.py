@@ -155,7 +155,7 @@ class MirrorOutcomes(msgspec.Struct, omit_defaults=True):
 
 
 class Outcomes(msgspec.Struct, omit_defaults=True):
-    """What became of the requests of one step of a rollout."""
+    """The outcomes of the requests of one step of a rollout."""
 
     stable: VersionOutcomes = msgspec.field(default_factory=VersionOutcomes)
     candidate: VersionOutcomes = msgspec.field(default_factory=VersionOutcomes)

@@ -22,7 +22,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class VersionFigures(msgspec.Struct, frozen=True):
-    """How one version answers.
+    """Figures of the answers of one version.
 
     Attributes:
         requests: answered, or failed by the server.

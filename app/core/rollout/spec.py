@@ -56,7 +56,7 @@ class ComputeRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputRules(ComparisonRules, frozen=True, forbid_unknown_fields=True):
-    """How much mirrored outputs may differ.
+    """The differences that mirrored outputs may have.
 
     Attributes:
         max_difference: no longer used: it was relative to values near 0. A policy that has it is refused.

@@ -51,7 +51,7 @@ class RolloutEvent(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the judge says of a step.
+    """The judge's verdict on a step.
 
     Attributes:
         alarms: what is wrong with the candidate, each with its figures; empty for nothing.

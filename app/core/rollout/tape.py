@@ -9,7 +9,7 @@ PARTS: Final = 32
 
 
 class TapeWork(msgspec.Struct, frozen=True):
-    """What an ingress repeats of its node's tape.
+    """The rows of its node's tape that an ingress repeats.
 
     Attributes:
         requests: the most, the newest ones.
@@ -41,7 +41,7 @@ class WorstRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TapeFound(msgspec.Struct, frozen=True):
-    """What an ingress has found on its node's tape.
+    """The findings of an ingress on its node's tape.
 
     Attributes:
         tape: names it; "" if the ingress has none.

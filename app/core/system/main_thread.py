@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Runs(Protocol):
-    """What a `threading.Thread` is to those who start and end one."""
+    """A `threading.Thread`, as those use it who start and end one."""
 
     def start(self) -> None: ...
     def join(self, timeout: float | None = None) -> None: ...

@@ -14,7 +14,7 @@ DEFAULTS: Final[Mapping[str, Treatment]] = {"BYTES": "size"}
 
 
 class Redaction:
-    """What becomes of the tensors and parameters of a model.
+    """The treatment of the tensors and parameters of a model.
 
     Args:
         spec: of the model.

@@ -12,7 +12,7 @@ from app.ingress.access.caller import Record
 
 
 class Ask(NamedTuple):
-    """What a request asks for, as far as its route or RPC tells.
+    """The rights that a request needs, as far as its route or RPC tells.
 
     Attributes:
         need: what it needs the right to.

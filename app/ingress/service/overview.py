@@ -66,7 +66,7 @@ class VersionRow(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """What has changed since an earlier answer.
+    """The changes since an earlier answer.
 
     Attributes:
         cursor: of this answer, for the next request.
@@ -86,7 +86,7 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 class Served(Protocol):
-    """What is looked at."""
+    """The service, as an overview reads it."""
 
     @property
     def table(self) -> RoutingTable: ...

@@ -65,7 +65,7 @@ class Repository(Protocol):
 
 
 class FeedbackKeeper(Protocol):
-    """What keeps feedback on answers; `keep` and `figures` may raise `InferError`."""
+    """Keeps feedback on answers; `keep` and `figures` may raise `InferError`."""
 
     async def keep(self, model: str, version: str, records: Sequence[Feedback]) -> None: ...
 
@@ -85,7 +85,7 @@ class FeedbackKeeper(Protocol):
 
 
 class Serving(NamedTuple):
-    """How an ingress reaches a version.
+    """A version, as an ingress reaches it.
 
     Attributes:
         available: whether a request would be accepted now.

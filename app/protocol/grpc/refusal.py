@@ -16,7 +16,7 @@ _TEXT_HEADERS: Final = wire.header("content-type", "text/plain; charset=utf-8")
 
 
 class NotHttp2(h2.Http2Error):
-    """What a client has sent is no connection of HTTP/2; it is answered in HTTP/1.1."""
+    """Raised when a client has sent no connection of HTTP/2; it is answered in HTTP/1.1."""
 
     def answer(self, last_stream: int) -> bytes:
         return http1_refusal(str(self))

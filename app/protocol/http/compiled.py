@@ -16,7 +16,7 @@ _JSON_LENGTH, _LENGTH = 1_111_111_111, 2_222_222_222
 
 
 class DecodeInfer(Protocol):
-    """What reads the body of a request; see `decode_infer`."""
+    """Reads the body of a request; see `decode_infer`."""
 
     def __call__(
         self, model: str, version: str, body: Buffer, header_length: int, max_input_size: int

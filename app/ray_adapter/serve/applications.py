@@ -100,7 +100,7 @@ def scale_deployment(application: str, deployment: str, replicas: int) -> None:
 
 
 class ReplicaCounts(NamedTuple):
-    """How many replicas Serve was told that a deployment is to have, and how many run."""
+    """The number of replicas that Serve was told to have of a deployment, and that of those that run."""
 
     target: int
     running: int
@@ -124,7 +124,7 @@ def _deployments(*, deployments: Mapping[str, Any] | None = None, **_: Any) -> M
 
 
 class Replicas(NamedTuple):
-    """How many replicas a deployment is to have, how many it has, and the nodes of those that run."""
+    """Numbers of replicas of a deployment, wanted and there, and the nodes of those that run."""
 
     target: int
     present: int

@@ -29,7 +29,7 @@ _JOIN_BELOW: Final = 16384
 
 
 class SendQueue:
-    """What an end of a connection is going to send.
+    """The frames that an end of a connection is going to send.
 
     Attributes:
         frames: buffers to be written.

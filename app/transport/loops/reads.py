@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class _Reading(threading.local):
-    """What a thread is to call at the end of the read that it handles; None while it handles none."""
+    """Functions that a thread is to call at the end of its read; None while it reads nothing."""
 
     callbacks: list[Callable[[], object]] | None = None
 

@@ -14,7 +14,7 @@ from deployments.spec import Description, ModelSpec
 
 
 class Policies(NamedTuple):
-    """How ingresses treat the requests of a model, as its files say; without a file by the server's way.
+    """The treatment of a model's requests by ingresses, as its files say; without a file by the server's way.
 
     Attributes:
         tape: what of them is recorded.

@@ -80,7 +80,7 @@ class ClassOdds(msgspec.Struct, frozen=True):
 
     @property
     def surpluses(self) -> list[Surplus]:
-        """What each class says."""
+        """The surplus of each class."""
         return [
             Surplus(name, self.seen.shares(name), odds.log_evidence - math.log(number * (number + 1)))
             for number, (name, odds) in enumerate(self.odds.items(), 1)

@@ -129,7 +129,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Intervals(msgspec.Struct, frozen=True):
-    """What the steps of a rollout have shown.
+    """The evidence of the steps of a rollout.
 
     Attributes:
         pending: durations of the intervals that are not over, by who reports them.

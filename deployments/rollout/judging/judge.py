@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What one rule says: the evidence against the candidate, and the text of an alarm."""
+    """The finding of one rule: the evidence against the candidate, and the text of an alarm."""
 
     rule: str
     evidence: float

@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """How much lower the candidate's mean score is.
+    """The difference of the candidate's mean score.
 
     Attributes:
         drop: the mean of the minutes; negative if the candidate's is higher.

@@ -49,7 +49,7 @@ class Offer(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What is to be loaded.
+    """The versions to be loaded.
 
     Attributes:
         versions: what is to be served.

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Document(Protocol):
-    """What is kept of one model."""
+    """A document of one model."""
 
     @property
     def name(self) -> str:
@@ -34,7 +34,7 @@ _Document = TypeVar("_Document", bound=Document)
 
 
 class Storage(NamedTuple):
-    """Where documents are kept.
+    """The places where documents are kept.
 
     Attributes:
         store: the cluster's.
