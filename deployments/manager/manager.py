@@ -32,9 +32,10 @@ from app.routing.table import RoutingTable
 from app.routing.table_bytes import encode_table
 from app.settings.settings import ServerSettings
 from deployments.cost.book import open_book
+from deployments.manager.drift import drift_monitor
 from deployments.manager.loading import load_messages
 from deployments.manager.loading.catalog import Catalog, PollFailure, UnknownModel
-from deployments.manager.loading.lifecycle import Lifecycle, drift_monitor
+from deployments.manager.loading.lifecycle import Lifecycle
 from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from deployments.manager.recovery import recover
 from deployments.manager.requests import Requests

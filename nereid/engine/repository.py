@@ -22,8 +22,9 @@ from app.routing.manager_client import LoadRequest
 from app.routing.table import ModelState
 from app.settings.settings import ServerSettings
 from deployments.cost.book import open_book
+from deployments.manager.drift import drift_monitor
 from deployments.manager.loading.catalog import Catalog
-from deployments.manager.loading.lifecycle import Lifecycle, drift_monitor
+from deployments.manager.loading.lifecycle import Lifecycle
 from deployments.manager.loading.load_messages import not_explicit
 from deployments.manager.polling import Poller
 from deployments.manager.requests import Requests

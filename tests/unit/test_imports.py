@@ -158,13 +158,12 @@ deployments.execution: app.core app.core.config app.core.files app.core.observab
     app.transport.loops backends deployments.event_loop_execution deployments.rate_limiting
 deployments.manager: app.core app.core.cost app.core.drift app.core.feedback app.core.files
     app.core.observability app.core.rollout app.core.system app.ray_adapter app.ray_adapter.serve app.routing
-    app.settings backends.registry deployments deployments.cost deployments.manager.loading
+    app.settings backends.registry deployments deployments.cost deployments.drift deployments.manager.loading
     deployments.manager.publishing deployments.manager.serve deployments.model_store deployments.residency
     deployments.rollout deployments.rollout.judging deployments.rollout.storage deployments.scaling
 deployments.manager.loading: app.core app.core.config app.core.files app.core.observability
     app.core.rollout app.core.system app.routing app.settings backends.registry deployments deployments.drift
     deployments.manager.publishing deployments.model_store deployments.rollout deployments.rollout.states
-    deployments.rollout.storage
 deployments.manager.publishing: app.core app.core.config app.core.drift app.core.observability
     app.core.rollout app.core.tape app.routing deployments deployments.model_store deployments.rollout
 deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve

@@ -12,8 +12,6 @@ from app.core.errors import invalid_arg
 from app.core.system.tasks import Tasks
 from app.routing.table import NO_VERSION, ModelState, RoutingTable, VersionEntry
 from app.settings.settings import ServerSettings
-from deployments.drift.kept import KeptDrift
-from deployments.drift.monitor import DriftMonitor, Sources
 from deployments.manager.loading import load_messages
 from deployments.manager.loading.candidate import Candidate, LoadPlan
 from deployments.manager.loading.catalog import Catalog
@@ -25,7 +23,6 @@ from deployments.manager.publishing.entries import Entries
 from deployments.manager.publishing.routing_publisher import RoutingPublisher
 from deployments.model_store.overrides import Bundle
 from deployments.rollout.rollouts import Begin, Rollouts
-from deployments.rollout.storage.documents import Documents, Storage
 from deployments.spec import Description
 
 logger = logging.getLogger(__name__)
@@ -373,22 +370,3 @@ class Lifecycle(Entries):
         number = await self.publish()
         expected = await running_replicas(self.deployer.running, *self._ingress)
         await self._publisher.wait_acknowledged(number, expected)
-
-
-def drift_monitor(
-    lifecycle: Lifecycle,
-    catalog: Catalog,
-    storage: Storage | None = None,
-) -> DriftMonitor:
-    """Return what watches the models of a manager for drift.
-
-    Args:
-        lifecycle: has the models.
-        catalog: has their directories.
-        storage: where what is found is kept; None keeps nothing.
-    """
-    sources = Sources(lambda: lifecycle.effective, catalog.directory, lifecycle.publish)
-    if storage is None:
-        return DriftMonitor(sources)
-    # What another server of these repositories has counted are no rows of this one.
-    return DriftMonitor(sources, Documents(storage, "drift", KeptDrift, lambda _: False))
