@@ -23,7 +23,7 @@ from deployments.rollout.rollouts import Begin, Replicas, Rollouts
 from deployments.rollout.scores import ScoreBoard
 from deployments.rollout.states import machine, taping
 from deployments.rollout.states.changes import changed, check_start, started_from
-from deployments.rollout.states.machine import Record
+from deployments.rollout.states.record import Record
 from deployments.rollout.states.selection import Offer, meant
 
 logger = logging.getLogger(__name__)

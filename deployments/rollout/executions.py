@@ -9,7 +9,7 @@ from app.core.rollout.outcomes import COMPUTE, Executions, Outcomes, VersionOutc
 from app.routing.pool import ReplicaPool
 from app.routing.pools import Pools
 from app.transport.channel.survey import ask
-from deployments.rollout.states.machine import Record
+from deployments.rollout.states.record import Record
 from deployments.spec import ModelSpec
 
 _ANSWER_S: Final = 0.5

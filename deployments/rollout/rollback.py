@@ -15,7 +15,8 @@ from app.core.rollout.status import RolloutChange, RolloutEvent, RolloutState, R
 from app.core.system.tasks import Tasks
 from deployments.rollout.rollouts import Begin, Rollouts
 from deployments.rollout.states import machine
-from deployments.rollout.states.machine import MAX_HISTORY, MAX_REJECTED_WHY, NEREID, Record, rejecting
+from deployments.rollout.states.machine import MAX_HISTORY, MAX_REJECTED_WHY, rejecting
+from deployments.rollout.states.record import NEREID, Record
 from deployments.rollout.states.selection import Offer, meant, rejected
 
 

@@ -24,7 +24,7 @@ from app.core.rollout.status import RolloutState, Verdict
 from app.routing.table import ModelState, VersionEntry
 from deployments.rollout.judging.savings import known_savings
 from deployments.rollout.states import machine, restarts, taping
-from deployments.rollout.states.machine import NEREID, Record
+from deployments.rollout.states.record import NEREID, Record
 from deployments.rollout.states.selection import Choice, Offer, alone, answering, choose, differing, meant
 from deployments.rollout.states.splits import split_of
 from deployments.rollout.storage.ledger import Ledger

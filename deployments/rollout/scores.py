@@ -13,7 +13,7 @@ from app.core.identifiers import name_of
 from app.core.rollout.status import Verdict
 from deployments.rollout.judging import scores as judging
 from deployments.rollout.judging.scores import Compared, Pair
-from deployments.rollout.states.machine import Record
+from deployments.rollout.states.record import Record
 
 SLOT_S: Final = 60
 MAX_SLOTS: Final = 200_000

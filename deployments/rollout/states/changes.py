@@ -8,8 +8,8 @@ from app.core.identifiers import name_of
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutChange, RolloutState
 from deployments.rollout.states import machine, taping
-from deployments.rollout.states.machine import Record
 from deployments.rollout.states.policy import merged
+from deployments.rollout.states.record import Record
 from deployments.rollout.states.selection import Offer
 
 

@@ -9,16 +9,8 @@ from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.split import WHOLE, Split
 from app.core.rollout.status import RolloutState, RolloutStatus
 from deployments.rollout.states import taping
-from deployments.rollout.states.machine import (
-    NEREID,
-    Record,
-    judged,
-    moved,
-    paused,
-    rolling_back,
-    state_at,
-    with_status,
-)
+from deployments.rollout.states.machine import judged, moved, paused, rolling_back, state_at, with_status
+from deployments.rollout.states.record import NEREID, Record
 
 
 def recovered(ready: Collection[int], record: Record, now: float) -> Record:

@@ -8,7 +8,8 @@ from app.core.rollout.history import RejectedVersion
 from app.core.rollout.spec import RolloutSpec
 from app.core.rollout.status import RolloutState
 from app.routing.table import VersionEntry
-from deployments.rollout.states.machine import Record, judged, promoted
+from deployments.rollout.states.machine import judged, promoted
+from deployments.rollout.states.record import Record
 
 
 class Offer(NamedTuple):

@@ -2,7 +2,7 @@
 
 from app.core.rollout.split import WHOLE, Split
 from deployments.rollout.states import machine, taping
-from deployments.rollout.states.machine import Record
+from deployments.rollout.states.record import Record
 
 
 def split_of(record: Record) -> Split:

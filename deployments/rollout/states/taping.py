@@ -15,7 +15,7 @@ from app.core.rollout.tape import TapeWork
 from app.core.rollout.tape_evidence import TapeEvidence
 from deployments.rollout.judging.judge import Sample, evidence
 from deployments.rollout.states import machine
-from deployments.rollout.states.machine import NEREID, Record
+from deployments.rollout.states.record import NEREID, Record
 from nereid_client.comparison.acceptance import Acceptance
 
 LOOK_S: Final = 5.0

@@ -8,7 +8,7 @@ import msgspec
 from app.core.encoding import to_json
 from app.core.rollout.history import Evidence, ServedChange, ServedEvent
 from app.core.rollout.status import RolloutState, RolloutStatus
-from deployments.rollout.states.machine import NEREID
+from deployments.rollout.states.record import NEREID
 from deployments.rollout.storage.documents import Documents, Storage
 
 MAX_EVENTS: Final = 200

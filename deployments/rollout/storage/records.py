@@ -10,7 +10,7 @@ from app.core.rollout.status import Verdict
 from app.core.rollout.tape_evidence import TapeEvidence
 from deployments.rollout.judging.intervals import UNSEEN
 from deployments.rollout.states import machine
-from deployments.rollout.states.machine import Record
+from deployments.rollout.states.record import Record
 from deployments.rollout.storage.documents import Documents, Storage
 
 MAX_BYTES: Final = 4096

@@ -16,7 +16,7 @@ from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
 from deployments.rollout import driver
 from deployments.rollout.judging.intervals import Intervals
-from deployments.rollout.states.machine import Record
+from deployments.rollout.states.record import Record
 from tests.unit.deployments.manager.manager_bench import Bench
 from tests.unit.deployments.model_directories import CONFIG
 from tests.waiting import until

@@ -9,7 +9,7 @@ from app.core.rollout.status import RolloutState, Verdict
 from deployments.rollout.judging.scores import Pair
 from deployments.rollout.scores import ScoreBoard
 from deployments.rollout.states import machine
-from deployments.rollout.states.machine import Record
+from deployments.rollout.states.record import Record
 
 STARTED = 6000.0
 MINUTE = 100

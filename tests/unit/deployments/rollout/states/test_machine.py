@@ -12,8 +12,8 @@ from app.core.rollout.status import RolloutChange, RolloutState, Verdict
 from deployments.rollout.judging.intervals import UNSEEN, Bet, Intervals
 from deployments.rollout.states import machine
 from deployments.rollout.states.changes import changed
-from deployments.rollout.states.machine import Record
 from deployments.rollout.states.policy import merged
+from deployments.rollout.states.record import Record
 
 STEP, SHADOW, PAUSED = RolloutState.STEP, RolloutState.SHADOW, RolloutState.PAUSED
 QUICK = {"steps": [10, 50], "step": {"min_seconds": 60, "min_requests": 100, "max_seconds": 600}}

@@ -15,8 +15,8 @@ from deployments.manager.manager import RepositoryManager
 from deployments.rollout.judging.judge import judge
 from deployments.rollout.states import machine, restarts, taping
 from deployments.rollout.states.changes import changed
-from deployments.rollout.states.machine import Record
 from deployments.rollout.states.policy import merged, parse_policy
+from deployments.rollout.states.record import Record
 from deployments.rollout.states.splits import split_of
 from deployments.rollout.storage import records
 from tests.unit.deployments.rollout.rollout_bench import (

@@ -10,7 +10,7 @@ from app.core.rollout.outcomes import Outcomes, VersionOutcomes
 from app.core.rollout.spec import RolloutSpec
 from app.core.system.lone_thread import LoneThread
 from deployments.rollout.states import machine
-from deployments.rollout.states.machine import Record
+from deployments.rollout.states.record import Record
 from deployments.rollout.storage.documents import Storage
 from deployments.rollout.storage.records import MAX_BYTES, Records, decoded, encoded
 from tests.unit.deployments.manager.manager_bench import FakeStore
