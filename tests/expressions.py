@@ -15,6 +15,7 @@ from tests.server import ROOT
 
 DASHBOARDS: Final = sorted((ROOT / "cluster/grafana").glob("*.json"))
 RULES: Final = ROOT / "cluster/prometheus/nereid.rules.yml"
+METRICS: Final = ROOT / "docs/operate/metrics.md"
 EVERYWHERE: Final = {"model", "version", "namespace", "instance", "job", "__name__"}
 """Labels of every sample, or of every sample of a model."""
 _VALUES: Final = {
@@ -80,7 +81,7 @@ def documented() -> dict[str, tuple[set[str], bool]]:
     """Return the metrics of `docs/operate/metrics.md`: their labels, and whether they depend on anything."""
     found = {}
     conditional = False
-    for line in (ROOT / "docs/operate/metrics.md").read_text().splitlines():
+    for line in METRICS.read_text().splitlines():
         if line.startswith(("## ", "With `--")):
             conditional = not line.startswith(("## Models", "## Ingress"))
         if row := _ROW.match(line):
@@ -89,6 +90,14 @@ def documented() -> dict[str, tuple[set[str], bool]]:
             for suffix in _SUFFIXES.get(row["kind"], ("",)):
                 found[row["name"] + suffix] = own, conditional or special
     return found
+
+
+def documented_kinds() -> dict[str, str]:
+    """Return the types of the metrics of `docs/operate/metrics.md`, by name; each has one row."""
+    rows = [found for line in METRICS.read_text().splitlines() if (found := _ROW.match(line))]
+    kinds = {row["name"]: row["kind"] for row in rows}
+    assert len(kinds) == len(rows), "a metric has two rows"
+    return kinds
 
 
 _SUFFIXES: Final = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("", "_sum", "_count")}
