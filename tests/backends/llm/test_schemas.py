@@ -1,11 +1,13 @@
 """Texts drawn by schemas: each one that ends is valid, as the jsonschema library judges.
 
 LLM_MODELS names further models, folders with a version 1, with a colon between them: those of real weights.
+LLM_SAMPLES says how many texts are drawn of each model, LLM_ENGINE by which engine, whatever model.json says.
 """
 
 import json
 import os
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,10 @@ from tests.backends.llm.serving import Load, outputs
 from tests.backends.packaged import serve_model
 from tests.unit.backend_harness import Call, Served, config, infer
 
-SAMPLES = 1000
+SAMPLES = int(os.environ.get("LLM_SAMPLES", "1000"))
+ENGINE = os.environ.get("LLM_ENGINE", "")
+ENOUGH = 1000
+"""Samples of which some of each schema end, also of a model that knows no JSON."""
 AT_ONCE = 64
 """Requests that wait or are continued: the backend's own limit is above it."""
 MAX_TOKENS = 100
@@ -83,12 +88,36 @@ COMPACT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ",", "
 
 
 @pytest.fixture(params=["small", *filter(None, os.environ.get("LLM_MODELS", "").split(":"))])
-def served(request: pytest.FixtureRequest, load: Load) -> Served:
+def served(request: pytest.FixtureRequest, load: Load, tmp_path: Path) -> Served:
     if request.param == "small":
-        return load("small", {"model": "weights", "max_num_seqs": 8})
+        return load("small", {"model": "weights", "max_num_seqs": 8, **by_engine()})
     folder = Path(request.param).resolve()
+    if ENGINE:
+        folder = with_engine(folder, tmp_path / folder.name)
     model = Model(config(f'name: "{folder.name}" backend: "llm"'), 1, folder)
     return serve_model("llm", model, request.addfinalizer, completed=True)
+
+
+def by_engine() -> dict[str, str]:
+    return {"engine": ENGINE} if ENGINE else {}
+
+
+def with_engine(model: Path, copy: Path) -> Path:
+    """Return a copy of a model, whose files are not copied where they may be linked, for the engine."""
+    shutil.copytree(model, copy, copy_function=link)
+    arguments = copy / "1" / "model.json"
+    given = json.loads(arguments.read_text())
+    arguments.unlink()
+    arguments.write_text(json.dumps(given | by_engine()))
+    return copy
+
+
+def link(source: str, target: str) -> None:
+    """Link a file; copy it to another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def begin(served: Served, number: int, form: dict[str, Any]) -> tuple[str, Call]:
@@ -106,7 +135,7 @@ def begin(served: Served, number: int, form: dict[str, Any]) -> tuple[str, Call]
     return name, served(infer(arrays | flags))[0]
 
 
-@pytest.mark.timeout(1800)  # of real weights, on a busy machine
+@pytest.mark.timeout(3600)  # of real weights, on a busy machine
 def test_texts_drawn_by_schemas_are_valid(served: Served) -> None:
     """Those that end with the most tokens say so, and are not whole."""
     form = COMPACT if served.model.config.name == "small" else {}
@@ -128,4 +157,5 @@ def test_texts_drawn_by_schemas_are_valid(served: Served) -> None:
             ended[name] += 1
             seen.add(found["text_output"])
     print(f"{ended.total()} valid, {len(seen)} different: {dict(ended)}; cut by max_tokens: {dict(cut)}")
-    assert {*ended} == {*SCHEMAS} and ended.total() > SAMPLES / 4 and len(seen) > SAMPLES / 8
+    assert ended.total() > SAMPLES / 4 and len(seen) > SAMPLES / 8
+    assert {*ended} == {*SCHEMAS} or SAMPLES < ENOUGH
