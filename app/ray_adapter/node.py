@@ -13,6 +13,8 @@ from app.ray_adapter.cluster_environment import cluster_addresses
 NODE_ADDRESS: Final = "node"
 """The value of `channel_address` that means the address of the node in its cluster."""
 _ANSWER_S: Final = 10.0
+ASK_S: Final = 15.0
+"""Time for a call of Ray or Serve in periodic work; Ray gives most of them none."""
 
 
 def node_id() -> str:

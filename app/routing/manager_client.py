@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
 _CONFIRM_S = 1.0
+_LAST_S = 10.0
+"""Time for the last table of before to be read."""
 _FIRST_S = 1.0
 """Time in which a manager that is there has answered an ingress that starts."""
 _LOOK_S = 1.0
@@ -278,7 +280,9 @@ async def _begin(
     try:
         if (await asyncio.wait({asking}, timeout=_FIRST_S))[0] and asking.exception() is None:
             return
-        if table := await asyncio.to_thread(last):
+        async with asyncio.timeout(_LAST_S):
+            table = await asyncio.to_thread(last)
+        if table:
             logger.warning("the repository manager is away; serving by the last routing table")
             await router.apply(table)
             applied(table)

@@ -20,9 +20,10 @@ from app.core.files.private_files import private_root
 from app.core.observability.log import configure_logging
 from app.core.rollout.outcomes import OutcomeReport
 from app.core.rollout.status import RolloutChange
+from app.core.system.lone_thread import LoneThread
 from app.core.system.tasks import Tasks
 from app.ray_adapter import store
-from app.ray_adapter.node import NODE_ADDRESS, gpus_by_node, node_id
+from app.ray_adapter.node import ASK_S, NODE_ADDRESS, gpus_by_node, node_id
 from app.ray_adapter.orphans import end_with_raylet
 from app.ray_adapter.serve.log import omit_failures
 from app.routing.last_table import LastTable
@@ -297,7 +298,7 @@ class RepositoryManager:
         served = frozenset(lifecycle.entries)
         # A restart of the manager must not make the server unready.
         self.lifecycle.initialised = self.lifecycle.all_loaded = bool(served)
-        self._follow_nodes()
+        await self._follow_nodes()
         self._background.start(asyncio.to_thread(self._last_table.discard_others))
         await self._on_demand.start(self._catalog, lambda: applications.routed_ensembles(*self._ingress))
         await self.lifecycle.publish()
@@ -315,9 +316,9 @@ class RepositoryManager:
     def _channels(self) -> Pools:
         return Pools(node_id(), self._key, self._settings.cluster.transport)
 
-    def _follow_nodes(self) -> None:
+    async def _follow_nodes(self) -> None:
         """Read the GPUs of the nodes; where channels reach other nodes, follow the nodes from now on."""
-        nodes = gpus_by_node()
+        nodes = await LoneThread("nodes at the start").run(gpus_by_node, ASK_S)
         self._set_gpus(nodes)
         cluster = self._settings.cluster
         if cluster.channel_address == NODE_ADDRESS:

@@ -11,7 +11,8 @@ from typing import Final, Protocol
 
 from tritonclient.grpc import model_config_pb2 as mc
 
-from app.ray_adapter.node import gpus_by_node
+from app.core.system.lone_thread import LoneThread
+from app.ray_adapter.node import ASK_S, gpus_by_node
 from app.ray_adapter.serve.applications import ReplicaCounts, replica_counts, scale_deployment
 from app.routing.pool import ReplicaPool
 from app.routing.pools import Pools
@@ -73,6 +74,7 @@ class Autoscaler:
         self._open_pools = open_pools
         self._forecasts = forecasts or Forecasts()
         self._versions: dict[str, ScaledVersion] = {}
+        self._ray = LoneThread("scaling")
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
         """Scale until the manager stops."""
@@ -109,8 +111,8 @@ class Autoscaler:
         parameters = replica_parameters(mc.ModelConfig.FromString(candidate.config))
         if not parameters.variable:
             return ""
-        serving = await asyncio.to_thread(_replicas, stable) if stable is not None else None
-        has = await asyncio.to_thread(_replicas, candidate)
+        serving = await _replicas(self._ray, stable) if stable is not None else None
+        has = await _replicas(self._ray, candidate)
         if has is None:
             return ""
         needed = parameters.started(serving.target if serving is not None else 0, percent)
@@ -127,7 +129,7 @@ class Autoscaler:
         if scaled is not None:
             await scaled.raise_to(replicas)
         else:
-            await asyncio.to_thread(scale_deployment, spec.application, spec.name, replicas)
+            await _scale(self._ray, spec, replicas)
 
     @cached_property
     def _channels(self) -> Pools:
@@ -148,12 +150,16 @@ class Autoscaler:
                 pool = self._channels.open_control_pool(spec.name, application)
                 forecast = self._forecasts.version(spec.identifier, bounds)
                 self._versions[application] = ScaledVersion(
-                    spec, bounds, pool, self._served, self._in_rollout, forecast
+                    spec, bounds, pool, self._served, self._in_rollout, forecast, self._ray
                 )
 
 
-def _replicas(spec: ModelSpec) -> ReplicaCounts | None:
-    return replica_counts(spec.application, spec.name)
+async def _replicas(ray: LoneThread, spec: ModelSpec) -> ReplicaCounts | None:
+    return await ray.run(lambda: replica_counts(spec.application, spec.name), ASK_S)
+
+
+async def _scale(ray: LoneThread, spec: ModelSpec, replicas: int) -> None:
+    await ray.run(lambda: scale_deployment(spec.application, spec.name, replicas), ASK_S)
 
 
 @lru_cache(4096)
@@ -177,7 +183,9 @@ class ScaledVersion:
         served: Served,
         in_rollout: Callable[[str], bool],
         forecast: VersionForecast | None,
+        ray: LoneThread,
     ) -> None:
+        self._ray = ray
         self.identifier = spec.identifier
         self.loaded_at = spec.loaded_at
         self._spec = spec
@@ -241,8 +249,8 @@ class ScaledVersion:
         if self._policy is not None and now - self._compared_at < _COMPARE_S:
             return self._policy
         self._compared_at = now
-        self._nodes = len(await asyncio.to_thread(gpus_by_node))
-        counts = await asyncio.to_thread(_replicas, self._spec)
+        self._nodes = len(await self._ray.run(gpus_by_node, ASK_S))
+        counts = await _replicas(self._ray, self._spec)
         if counts is None:
             return None
         told = counts.target
@@ -293,7 +301,7 @@ class ScaledVersion:
         if policy.decision is not decision:  # a request has arrived meanwhile
             return
         try:
-            await asyncio.to_thread(scale_deployment, spec.application, spec.name, decision.replicas)
+            await _scale(self._ray, spec, decision.replicas)
         except BaseException:
             policy.adopt(last.replicas)
             raise

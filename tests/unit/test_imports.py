@@ -166,8 +166,8 @@ deployments.manager.loading: app.core app.core.config app.core.files app.core.ob
     deployments.manager.publishing deployments.model_store deployments.rollout deployments.rollout.states
 deployments.manager.publishing: app.core app.core.config app.core.drift app.core.observability
     app.core.rollout app.core.tape app.routing deployments deployments.model_store deployments.rollout
-deployments.manager.serve: app.core app.core.files app.core.rollout app.ray_adapter app.ray_adapter.serve
-    app.transport app.transport.channel deployments
+deployments.manager.serve: app.core app.core.files app.core.rollout app.core.system app.ray_adapter
+    app.ray_adapter.serve app.transport app.transport.channel deployments
 deployments.model_process: app.core app.core.files app.core.installed app.core.observability app.core.system
     app.ray_adapter.local app.ray_adapter.serve app.transport app.transport.channel app.transport.loops
     deployments deployments.bls deployments.execution deployments.replica deployments.scheduling.dynamic
@@ -190,8 +190,8 @@ deployments.rollout.states: app.core app.core.config app.core.installed app.core
     deployments.model_store deployments.rollout.judging nereid_client.comparison
 deployments.rollout.storage: app.core app.core.files app.core.rollout app.core.system deployments
     deployments.rollout.judging deployments.rollout.states
-deployments.scaling: app.core app.core.observability app.ray_adapter app.ray_adapter.serve app.routing
-    app.transport.channel deployments
+deployments.scaling: app.core app.core.observability app.core.system app.ray_adapter
+    app.ray_adapter.serve app.routing app.transport.channel deployments
 deployments.scheduling: app.core app.core.observability deployments.execution
 deployments.scheduling.dynamic: app.core app.core.observability app.core.system app.transport.loops backends
     backends.registry deployments deployments.execution deployments.scheduling

@@ -47,7 +47,7 @@ class LoneThread:
             try:
                 async with asyncio.timeout(limit_s):
                     if self._running is not None:  # of somebody who has left
-                        await asyncio.wait([asyncio.wrap_future(self._running)])
+                        await asyncio.gather(asyncio.wrap_future(self._running), return_exceptions=True)
                     self._running = running = self._begin(call)
                     return await asyncio.wrap_future(running)
             except TimeoutError as error:

@@ -21,7 +21,7 @@ from app.core.errors import internal
 from app.core.files.private_files import full_disk
 from app.core.identifiers import deployment_name
 from app.core.rollout.split import Split
-from app.ray_adapter.node import replica_deployment
+from app.ray_adapter.node import ASK_S, replica_deployment
 from app.ray_adapter.serve.applications import (
     application_statuses,
     delete_application,
@@ -268,7 +268,9 @@ async def started_replicas(application: str, deployment: str) -> int:
 
 
 async def _replica_states(application: str, deployment: str) -> dict[str, int]:
-    found = (await asyncio.to_thread(application_statuses)).get(application)
+    async with asyncio.timeout(ASK_S):
+        statuses = await asyncio.get_running_loop().run_in_executor(_threads, application_statuses)
+    found = statuses.get(application)
     deployed = found.deployments.get(deployment_name(deployment)) if found else None
     states: Any = deployed.replica_states if deployed else {}  # keyed by a string enumeration
     return dict(states)

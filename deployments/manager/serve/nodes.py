@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
-from app.ray_adapter.node import gpus_by_node
+from app.core.system.lone_thread import LoneThread
+from app.ray_adapter.node import ASK_S, gpus_by_node
 from app.ray_adapter.serve.applications import scale_deployment
 from deployments.manager.serve import applications
 
@@ -64,6 +65,7 @@ class NodeWatch:
         self._seen: list[int] = []
         self._polls = self._wanted = 0
         self._failure = ""
+        self._ray = LoneThread("nodes of the cluster")
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
         """Poll until the manager stops; a failure is logged once, and the work tried again."""
@@ -78,7 +80,7 @@ class NodeWatch:
             await poll_pause(POLL_S)
 
     async def _poll(self) -> None:
-        nodes = await asyncio.to_thread(gpus_by_node)
+        nodes = await self._ray.run(gpus_by_node, ASK_S)
         if nodes != self._seen:
             self._seen = nodes
             self._changed(nodes)
@@ -91,7 +93,7 @@ class NodeWatch:
     async def _scale(self, wanted: int) -> None:
         if wanted != await applications.started_replicas(*self._ingress):
             logger.info("running %d ingress replicas on the nodes of the cluster", wanted)
-            await asyncio.to_thread(scale_deployment, *self._ingress, wanted)
+            await self._ray.run(lambda: scale_deployment(*self._ingress, wanted), ASK_S)
 
 
 def warn_of_nodes_out_of_reach(nodes: int, address: str) -> None:

@@ -16,7 +16,8 @@ from typing import Final
 from tritonclient.grpc import model_config_pb2 as mc
 
 from app.core.identifiers import deployment_name
-from app.ray_adapter.node import free_resources
+from app.core.system.lone_thread import LoneThread
+from app.ray_adapter.node import ASK_S, free_resources
 from app.ray_adapter.serve.applications import Replicas, replicas_by_deployment, scale_deployment
 from deployments.parameters import replica_parameters
 from deployments.spec import ModelSpec
@@ -60,6 +61,7 @@ class Spreading:
         self._left: dict[str, int] = {}
         """Moves that an application may have until the nodes change next, should they be in vain."""
         self._failure = ""
+        self._ray = LoneThread("replicas on nodes")
 
     def nodes_changed(self) -> None:
         """Look at the replicas from now on, for a while."""
@@ -80,8 +82,8 @@ class Spreading:
             await poll_pause(LOOK_S)
 
     async def _look(self) -> None:
-        free = await asyncio.to_thread(free_resources)
-        placed = await asyncio.to_thread(replicas_by_deployment)
+        free = await self._ray.run(free_resources, ASK_S)
+        placed = await self._ray.run(replicas_by_deployment, ASK_S)
         for application, spec in list(self._loaded().items()):
             found = placed.get((application, deployment_name(spec.name)))
             if found is not None:
@@ -107,15 +109,18 @@ class Spreading:
     async def _begin(self, spec: ModelSpec, replicas: int) -> None:
         text = "spreading '%s' version %d: its %d replicas could be on more nodes, or more evenly there"
         logger.info(text, spec.identifier, spec.version, replicas)
-        await asyncio.to_thread(scale_deployment, spec.application, spec.name, replicas + 1)
+        await self._scale(spec, replicas + 1)
         self._moves[spec.application] = replicas, monotonic()
 
     async def _end(self, spec: ModelSpec, before: int, target: int) -> None:
         """End a move, unless something else has changed the number meanwhile."""
         if target == before + 1:
-            await asyncio.to_thread(scale_deployment, spec.application, spec.name, before)
+            await self._scale(spec, before)
         del self._moves[spec.application]
         self._until = max(self._until, monotonic() + _WATCH_S)
+
+    async def _scale(self, spec: ModelSpec, replicas: int) -> None:
+        await self._ray.run(lambda: scale_deployment(spec.application, spec.name, replicas), ASK_S)
 
     def _may_move(self, spec: ModelSpec, found: Replicas, free: Mapping[str, dict[str, float]]) -> bool:
         config = mc.ModelConfig.FromString(spec.config)

@@ -1,6 +1,7 @@
 """Calls that hang leave one thread behind, and none is begun behind them."""
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -73,3 +74,14 @@ async def test_a_call_whose_caller_has_left_is_waited_for(pipe: tuple[int, int])
     await asyncio.sleep(0)
     os.write(pipe[1], b"x")
     assert await next_one == "next"
+
+
+async def test_a_failure_is_not_logged_by_the_next_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lone = LoneThread("lone-e")
+    with pytest.raises(ZeroDivisionError):
+        await lone.run(lambda: 1 // 0, LONG)
+    assert await lone.run(lambda: 1, LONG) == 1
+    gc.collect()
+    assert caplog.messages == []

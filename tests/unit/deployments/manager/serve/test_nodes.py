@@ -1,11 +1,13 @@
 """The number of ingresses as nodes come and go, under a clock of the test."""
 
+import threading
 from collections.abc import Sequence
 
 import pytest
 
 from deployments.manager.serve import applications, nodes
 from deployments.manager.serve.nodes import IngressCount, NodeWatch
+from tests.waiting import until
 
 INGRESS = ("nereid", "ingress")
 
@@ -97,3 +99,25 @@ async def test_scaling_that_fails_is_logged_once_and_tried_again(
     cluster.failure = ""
     await cluster.poll()
     assert cluster.scaled == [2]
+
+
+async def test_ray_that_hangs_has_one_thread_and_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, answers, asked = Cluster(monkeypatch), threading.Event(), list[int]()
+
+    def hangs() -> list[int]:
+        asked.append(1)
+        answers.wait()
+        return [0, 0]
+
+    monkeypatch.setattr(nodes, "ASK_S", 0.01)
+    monkeypatch.setattr(nodes, "gpus_by_node", hangs)
+    await cluster.poll(5)
+    assert len(asked) == 1 and cluster.seen == []
+    assert "cannot run an ingress on every node: no answer in 0.01 s" in caplog.text
+    answers.set()
+    monkeypatch.setattr(nodes, "ASK_S", 30.0)
+    await until(lambda: not cluster.watch._ray.hangs)
+    await cluster.poll()
+    assert cluster.seen == [[0, 0]]
