@@ -11,6 +11,7 @@ import pytest
 
 from app.core.errors import ErrorCode, unavailable
 from app.core.tensors import InferRequest, Tensor
+from app.routing.manager_client import LoadRequest
 from backends.cpp import calls
 from backends.registry.loading import find_backend
 from backends.registry.place import BackendPlace
@@ -243,7 +244,10 @@ def test_question_about_an_unknown_model_fails(bench: Bench, caller: Served) -> 
 
 def test_models_are_loaded_and_unloaded(bench: Bench, caller: Served) -> None:
     caller(ask("m", "reload"))
-    assert bench.loading.asked == [("unload", "m", False, "caller"), ("load", "m", None, {}, "caller")]
+    assert bench.loading.asked == [
+        ("unload", "m", False, "caller"),
+        ("load", LoadRequest("m", requester="caller")),
+    ]
     (call,) = caller(ask("bad", "reload"))
     assert failure(call) == (ErrorCode.UNAVAILABLE, "no")
 
