@@ -158,7 +158,8 @@ class RepositoryManager:
     async def load(self, asked: LoadRequest) -> None:
         """Load or reload a model on request, see `Requests.load`."""
         await self._require_explicit()
-        await self._requests.load(asked)
+        # A model's process asks by msgpack, which makes a list of the tuple.
+        await self._requests.load(LoadRequest(*asked))
         await self._drift.look()
 
     async def registered(self) -> dict[str, str]:

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
+from app.core.encoding import to_msgpack
 from app.core.errors import InferError, internal
 from app.routing.manager_client import LoadRequest
 from deployments.manager.manager import RepositoryManager
@@ -180,3 +182,11 @@ async def test_load_of_an_unknown_model_waits_for_nothing(bench: Bench) -> None:
     made = await explicit(bench)
     await made.unload("", False)
     assert len(made.lifecycle.locks) == 0
+
+
+async def test_a_load_that_comes_by_msgpack_is_as_one_that_ray_brings(bench: Bench) -> None:
+    bench.add("m")
+    made = await bench.start(model_control_mode="explicit")
+    asked = msgspec.msgpack.decode(to_msgpack(LoadRequest("m", requester="other")))
+    await made.load(asked)
+    assert await states(made) == [("m", "1", "READY")]
