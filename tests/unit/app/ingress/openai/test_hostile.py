@@ -67,7 +67,9 @@ def test_a_client_that_leaves_a_stream_cancels_all_its_requests(opened: Callable
         left.sendall(head + body)
         assert left.recv(1000).startswith(b"HTTP/1.1 200")
         assert not any(call.cancelled for call in service.calls)
+    begun = time.monotonic()
     block_until(lambda: len(service.calls) == 3 and all(call.cancelled for call in service.calls))
+    assert time.monotonic() - begun < 5
 
 
 def test_a_client_that_reads_nothing_is_cut_off(opened: Callable[..., Running]) -> None:
